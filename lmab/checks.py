@@ -1,0 +1,164 @@
+"""Configuration against signatures: the class that a file names says what it takes, and of what type.
+
+So a misspelt key, a missing value or a wrong type is refused before any work, in words of the configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pydoc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from lmab.types import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a claim file adds to the configuration: the sweeper's, no part of a run.
+CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "departures")
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """trainer=...: how long, how much at once, on what, and how often something is written down."""
+
+    steps: Positive  # optimiser steps
+    batch: Positive  # examples a step
+    micro: Positive | None  # examples a forward pass; None: the whole batch
+    clip: float | None  # largest norm of the gradient
+    val_every: Positive  # steps
+    log_every: Positive
+    checkpoint_every: Positive
+    accelerator: str
+    devices: Positive | str
+    strategy: str
+    threads: Positive | None  # of the CPU; part of the signature, since it can change the last digits
+    workers: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """evaluation: what held-out text is read how, and which weights are scored."""
+
+    segments: dict[str, Any]
+    batch: Positive
+    seed: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """precision=...: what Lightning calls it."""
+
+    trainer: str
+
+
+_PLAIN: dict[str, Any] = {"trainer": Trainer, "evaluation": Evaluation, "precision": Precision}
+_SCALARS: dict[str, Any] = {"seed": Annotated[int, Field(ge=0)], "store": str, "display": bool}
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A half sentence that names what was probably meant, or what there is."""
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}."
+
+
+def _typed(hint: Any, value: Any, path: str) -> Any:
+    if value == "???":
+        raise BadInput(f"{path} has no value: give {path}=...")
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join([path, *(str(p) for p in problem["loc"] if isinstance(p, str) and p.islower())])
+        says = problem["msg"][:1].lower() + problem["msg"][1:]
+        raise BadInput(f"{place}={problem['input']!r} cannot work: {says}.") from error
+
+
+def _parameters(target: str, path: str) -> dict[str, tuple[Any, bool]]:
+    """Name -> (type hint, must be given) of what a class takes by keyword."""
+    found = pydoc.locate(target)
+    if not callable(found):
+        raise BadInput(f"{path}._target_={target} is nothing that can be imported.")
+    init = found.__init__ if inspect.isclass(found) else found
+    scope = vars(importlib.import_module(init.__module__)) if hasattr(init, "__module__") else {}
+    if hasattr(found, "__dataclass_fields__"):
+        scope = vars(importlib.import_module(found.__module__))
+    taken: dict[str, tuple[Any, bool]] = {}
+    for name, parameter in inspect.signature(found).parameters.items():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        hint = parameter.annotation
+        if isinstance(hint, str):
+            try:
+                hint = eval(hint, dict(scope))  # noqa: S307  (our own annotation, made a string by __future__)
+            except NameError:  # imported for the type checker alone
+                hint = Any
+        taken[name] = (Any if hint is inspect.Parameter.empty else hint, parameter.default is parameter.empty)
+    return taken
+
+
+def _node(node: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A mapping with `_target_`, its values typed and its keys known."""
+    taken = _parameters(node["_target_"], path)
+    given = {k: v for k, v in node.items() if k not in ("_target_", "fingerprint")}
+    for key in given:
+        if key not in taken:
+            raise BadInput(f"{path}.{key} is no argument of {node['_target_']}: {nearest(key, list(taken))}")
+    for key, (_, needed) in taken.items():
+        if needed and key not in given:
+            raise BadInput(f"{path}.{key} has no value: give +{path}.{key}=...")
+    return dict(node) | {k: _typed(taken[k][0], v, f"{path}.{k}") for k, v in given.items()}
+
+
+def _walk(value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    value = {str(k): _walk(v, f"{path}.{k}" if path else str(k)) for k, v in value.items()}
+    return _node(value, path) if "_target_" in value else value
+
+
+def checked(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with every value of its declared type. BadInput: the first thing that is wrong."""
+    if config.get("claim"):
+        raise BadInput("A claim is many runs: add -m, as in `python run.py -m sweeps=...`.")
+    config = _walk(config, "")
+    for key, hint in _SCALARS.items():
+        config[key] = _typed(hint, config[key], key)
+    for key, shape in _PLAIN.items():
+        known = list(shape.__dataclass_fields__)
+        for name in config[key]:
+            if name not in known:
+                raise BadInput(f"{key}.{name} is not known: {nearest(name, known)}")
+        config[key] = vars(_typed(shape, config[key], key))
+    return _fits(config)
+
+
+def _fits(config: dict[str, Any]) -> dict[str, Any]:
+    """What only several parts together can say."""
+    train, held = config["trainer"], config["evaluation"]
+    if not config["objective"]:
+        raise BadInput("objective=[] leaves nothing to learn: choose at least one, as in objective=[mlm].")
+    if held["checkpoint"] not in ("last", "best"):
+        raise BadInput(f"evaluation.checkpoint={held['checkpoint']} is neither last nor best.")
+    length, room = config["segments"]["length"], config["model"]["length"]
+    if max(length, held["segments"]["length"]) > room:
+        raise BadInput(f"segments.length={length} does not fit into the model's positions, model.length={room}.")
+    if config["tokenizer"]["vocab"] > config["model"]["vocab"]:
+        raise BadInput(
+            f"tokenizer.vocab={config['tokenizer']['vocab']} has more types than the model's embedding, "
+            f"model.vocab={config['model']['vocab']}: give both the same number."
+        )
+    if train["micro"] is not None and train["batch"] % train["micro"]:
+        raise BadInput(
+            f"trainer.batch={train['batch']} is no multiple of trainer.micro={train['micro']}: the nearest is "
+            f"{max(1, round(train['batch'] / train['micro'])) * train['micro']}."
+        )
+    return config

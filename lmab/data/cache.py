@@ -1,0 +1,45 @@
+"""Things that are built once, under a lock, and read by all: a folder is whole or it is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def key(*parts: Any) -> str:
+    """16 hex digits that name whatever is made from these parts (plain values)."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def build(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return `folder`, made by `make(draft)` if it is not there yet.
+
+    `make` fills a draft folder that is renamed when it is complete, so a process that is killed in the
+    middle leaves nothing that another would read. Processes that want the same folder make it once.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        if folder.is_dir():
+            return folder
+        draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        try:
+            make(draft)
+            draft.rename(folder)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    return folder

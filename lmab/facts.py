@@ -1,0 +1,116 @@
+"""What a record says beside its scores: where it comes from, what its data were, what it cost."""
+
+from __future__ import annotations
+
+import math
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lmab.rng import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmab.data.module import Data
+    from lmab.data.prepare import Prepared
+    from lmab.store import Record
+    from lmab.train.learner import Learner
+
+_PACKAGES = (
+    "lmab",
+    "torch",
+    "pytorch-lightning",
+    "hydra-core",
+    "datasets",
+    "tokenizers",
+    "torchmetrics",
+    "numpy",
+    "wandb",
+)
+
+
+def versions() -> dict[str, str]:
+    """Of python, of the libraries that can change a result, and of the machine."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def code() -> dict[str, Any]:
+    """The git revision of this package and whether the tree differed from it; empty outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def of_data(prepared: Prepared, data: Data, objectives: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Sizes, the unigram plateau, how often the training text repeats, and what each noise really did."""
+    train = data.train
+    found: dict[str, Any] = dict(prepared.facts)
+    found["epochs"] = train.steps * train.batch / len(train.rows)
+    for name, objective in objectives.items():
+        if hasattr(objective.noise, "describe"):
+            sample = train.examples(0)
+            key = derive(seed, "noise", name)
+            found[name] = objective.noise.describe(sample, prepared.vocabulary, key)
+    return found
+
+
+def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
+    """How many nats a model gained over the unigram distribution, for losses in nats a token.
+
+    test/x_gain: on the test part. learnt/x_gain: at its best moment, on the validation part or on its own
+    training text: a model whose best moment is not clearly above 0 never left the plateau, and nothing can be
+    read off it. One that learnt its training text by heart has left it, whatever it does on other text.
+    """
+    found: dict[str, float] = {}
+    unigram = record.facts["unigram_nats"]
+    for name, objective in objectives.items():
+        if not getattr(objective, "nats_a_token", False):
+            continue
+        points = [v for _, v in record.curves.get(f"val/{name}_loss", [])]
+        points += [v for _, v in record.curves.get(f"train/{name}_loss", [])][-1:]
+        found[f"test/{name}_gain"] = unigram["test"] - test[f"test/{name}_loss"]
+        found[f"learnt/{name}_gain"] = unigram["validation"] - min(points, default=math.inf)
+    return found
+
+
+def cost(learner: Learner, data: Data, tokens: int, seconds: float) -> dict[str, float]:
+    """parameters: each counted once, however often it is used. flops_a_token: of one training step (forward and
+    twice that for backward), counted by torch on a real batch; padding counts, since it is computed."""
+    micro = data.train[0][0].to(learner.device)
+    learner.eval()
+    # The fused kernels are not in the counter's table on every device; the plain ones do the same arithmetic.
+    with (
+        torch.no_grad(),
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+    ):
+        for _ in learner.outcomes(micro):
+            pass
+    threads = torch.get_num_threads()
+    return {
+        "seconds": seconds,
+        "core_seconds": seconds * threads,
+        "tokens": tokens,
+        "tokens_a_second": tokens / seconds if seconds else math.nan,
+        "parameters": sum(p.numel() for p in learner.parameters()),
+        "flops_a_token": 3 * counter.get_total_flops() / micro.tokens.numel(),
+    }

@@ -1,0 +1,35 @@
+"""One Transformer layer, post-norm as in BERT (Vaswani et al. 2017, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from torch import nn
+
+if TYPE_CHECKING:
+    import torch
+
+    from lmab.types import View
+
+
+class Layer(nn.Module):
+    """x = norm(x + attention(x)); x = norm(x + W2 gelu(W1 x)).
+
+    ffn: width inside the feed-forward part. dropout: of both sublayers' results. epsilon: of the norms.
+    """
+
+    def __init__(self, *, attention: nn.Module, dim: int, ffn: int, dropout: float, epsilon: float) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(dim, epsilon)
+        self.inner = nn.Linear(dim, ffn)
+        self.outer = nn.Linear(ffn, dim)
+        self.ffn_norm = nn.LayerNorm(dim, epsilon)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: torch.Tensor, view: View) -> torch.Tensor:
+        """hidden: [B, T, D]. Returns [B, T, D]."""
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, view)))
+        fed = self.outer(F.gelu(self.inner(hidden)))
+        return self.ffn_norm(hidden + self.dropout(fed))

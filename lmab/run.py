@@ -1,0 +1,225 @@
+"""One run: a resolved configuration in, a record out. The only place that wires objects together."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from lmab import checks, facts
+from lmab.data.collate import Collate
+from lmab.data.module import Data, HeldOut, Shuffled
+from lmab.data.prepare import Prepared, prepare
+from lmab.data.rows import Rows
+from lmab.store import FINAL, Record, Store, signature, write_whole
+from lmab.train.callbacks import Checkpoints, Recorder, last_whole
+from lmab.train.learner import Diverged, Learner, Learning
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from omegaconf import DictConfig
+
+log = logging.getLogger("lmab")
+
+
+def resolve(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, checked, with the corpus named by its content.
+
+    BadInput: a key that no class takes, a value of another type, a corpus that cannot be read.
+    """
+    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
+    assert isinstance(config, dict)
+    config = checks.checked({str(k): v for k, v in config.items() if k not in checks.CLAIM})
+    config["corpus"]["fingerprint"] = _corpus(config).fingerprint()
+    return config
+
+
+def _corpus(config: Mapping[str, Any]) -> Any:
+    return instantiate({k: v for k, v in config["corpus"].items() if k != "fingerprint"})
+
+
+def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> Record:
+    """Train, score and record what `cfg` describes, or find that it was done.
+
+    A run that is done is not done again; one that was killed goes on from its last whole checkpoint. While
+    another process works on the same run, this one waits and then finds it.
+
+    overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record.
+    BadInput: said before anything is trained. Any other exception is recorded with its traceback, then raised.
+    """
+    config = resolve(cfg)
+    store = Store(config["store"])
+    name = signature(config)
+    with store.lock(name):
+        found = store.find(name)
+        if found is not None and found.state in FINAL:
+            return found
+        record = Record(
+            signature=name,
+            state="running",
+            config=config,
+            overrides=list(overrides),
+            seed=config["seed"],
+            steps=config["trainer"]["steps"],
+            versions=facts.versions(),
+            code=facts.code(),
+        )
+        return _recorded(record, store, cfg, hydra)
+
+
+def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Record:
+    """Do the run; whatever happens is in the record when this returns or raises."""
+    folder = store.folder(record.signature)
+    write_whole(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(record.config)))
+    write_whole(folder / ".hydra" / "config.yaml", OmegaConf.to_yaml(cfg))
+    write_whole(folder / ".hydra" / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(record.overrides)))
+    write_whole(folder / ".hydra" / "hydra.yaml", hydra)
+    (folder / "traceback.txt").unlink(missing_ok=True)
+    store.write(record)
+    handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    tracker = instantiate(record.config["tracker"])
+    try:
+        _trained(record, store, tracker)
+        record.state = "done"
+    except Diverged as error:
+        record.state, record.message = "diverged", str(error)
+        log.warning("%s diverged: %s", record.signature, error)
+    except BaseException as error:
+        record.state, record.message = "failed", f"{type(error).__name__}: {error}"
+        # Said at once and kept beside the record: the sweep may have hours to go.
+        text = traceback.format_exc()
+        print(f"run {record.signature} failed:\n{text}", file=sys.stderr)  # noqa: T201
+        write_whole(folder / "traceback.txt", text)
+        raise
+    finally:
+        try:
+            tracker.close(record)
+        finally:
+            store.write(record)
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+    return record
+
+
+def _data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Prepared, Data]:
+    prepared = prepare(
+        Path(config["store"]) / "data",
+        corpus=_corpus(config),
+        fingerprint=config["corpus"]["fingerprint"],
+        split=instantiate(config["split"]),
+        learner=instantiate(config["tokenizer"]),
+        segments=instantiate(config["segments"]),
+        held_out=instantiate(config["evaluation"]["segments"]),
+    )
+    noises = {name: objective.noise for name, objective in objectives.items()}
+    train, held = config["trainer"], config["evaluation"]
+    rows = {part: Rows(folder) for part, folder in prepared.folders.items()}
+
+    def held_out(part: str) -> HeldOut:
+        # Keyed by the evaluation's own seed: one frozen masking for every arm and every seed of a claim.
+        collate = Collate(noises, prepared.vocabulary, held["seed"])
+        return HeldOut(rows[part], collate, batch=held["batch"])
+
+    data = Data(
+        train=Shuffled(
+            rows["train"],
+            Collate(noises, prepared.vocabulary, config["seed"]),
+            batch=train["batch"],
+            micro=train["micro"] or train["batch"],
+            steps=train["steps"],
+            seed=config["seed"],
+        ),
+        validation=held_out("validation"),
+        test=held_out("test"),
+        workers=train["workers"],
+    )
+    return prepared, data
+
+
+def _trained(record: Record, store: Store, tracker: Any) -> None:
+    config = record.config
+    train, held = config["trainer"], config["evaluation"]
+    _machine(train)
+    objectives = {name: instantiate(node) for name, node in config["objective"].items()}
+    prepared, data = _data(config, objectives)
+    record.facts = facts.of_data(prepared, data, objectives, config["seed"])
+    learner: Learner = instantiate(
+        config["model"],
+        # by position: Hydra would take a dataclass given by name for configuration
+        Learning(
+            objectives=objectives,
+            optim=instantiate(config["optim"]),
+            schedule=instantiate(config["schedule"]),
+            steps=train["steps"],
+            clip=train["clip"],
+            seed=config["seed"],
+            documents={"validation": data.validation.documents, "test": data.test.documents},
+        ),
+    )
+    first = next(iter(objectives))
+    folder = store.folder(record.signature) / "checkpoints"
+    recorder = Recorder(record, store, tracker, every=train["log_every"])
+    checkpoints = Checkpoints(
+        folder,
+        record,
+        every=train["checkpoint_every"],
+        best=f"val/{first}_loss" if held["checkpoint"] == "best" else None,
+    )
+    callbacks: list[pl.Callback] = [recorder, checkpoints]
+    if config["display"]:
+        callbacks.append(pl.callbacks.TQDMProgressBar(refresh_rate=20))
+    trainer = pl.Trainer(
+        accelerator=train["accelerator"],
+        devices=train["devices"],
+        strategy=train["strategy"],
+        precision=config["precision"]["trainer"],
+        max_steps=train["steps"],
+        max_epochs=1,
+        val_check_interval=min(train["val_every"], train["steps"]),
+        num_sanity_val_steps=0,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=bool(config["display"]),
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=str(folder.parent),
+    )
+    resume = last_whole(folder)
+    if resume is not None:
+        log.info("Run %s goes on from %s.", record.signature, resume.name)
+    trainer.fit(learner, data, ckpt_path=str(resume) if resume else None)
+    if held["checkpoint"] == "best":
+        learner.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
+    began = time.perf_counter()
+    trainer.test(learner, data, verbose=False)
+    record.metrics = learner.test_means() | facts.gains(record, objectives, learner.test_means())
+    documents = learner.test_documents()
+    record.scores = {name: score for name, (score, _) in documents.items()}
+    record.weights = {name: weight for name, (_, weight) in documents.items()}
+    record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0))
+    record.cost["test_seconds"] = time.perf_counter() - began
+
+
+def _machine(train: Mapping[str, Any]) -> None:
+    """Settings of the process that every run wants."""
+    if train["threads"] is not None:
+        torch.set_num_threads(train["threads"])
+    # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
+    torch.set_flush_denormal(True)
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    # Batches are arrays out of mapped memory: a worker would cost more than it brings.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")

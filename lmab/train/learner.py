@@ -1,0 +1,145 @@
+"""The training step that every model inherits.
+
+One batch from the loader is one optimiser step: a tuple of micro-batches. Each objective's loss is divided by
+the targets of the whole step, so accumulation equals the large batch to rounding, whatever the micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from lmab.rng import derive
+from lmab.train.scores import DocumentLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lmab.train.optim import Optim, Schedule
+    from lmab.types import Batch, Outcome
+
+
+class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a fault of the program)
+    """The loss is no longer a number. The message says where."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a network is to learn. objectives: name -> loss module with a `weight`. steps: optimiser steps in
+    all. clip: the largest norm of the gradient, None for no bound."""
+
+    objectives: Mapping[str, nn.Module]
+    optim: Optim
+    schedule: Schedule
+    steps: int
+    clip: float | None
+    seed: int
+    documents: Mapping[str, int]  # held-out part -> its number of documents
+
+
+class Learner(pl.LightningModule):
+    """Objectives, optimiser and held-out scores around a network; a model class builds the network."""
+
+    automatic_optimization = False
+
+    def __init__(self, network: nn.Module, learning: Learning) -> None:
+        super().__init__()
+        self.network = network
+        self.objectives = nn.ModuleDict(dict(learning.objectives))
+        self.learning = learning
+        self.scores = {
+            (part, name): DocumentLoss(documents)
+            for part, documents in learning.documents.items()
+            for name in learning.objectives
+        }
+
+    def outcomes(self, batch: Batch) -> Iterator[tuple[str, float, Outcome]]:
+        """Each objective's name, weight and outcome on one forward pass."""
+        encoded = self.network(batch)
+        for name, objective in self.objectives.items():
+            yield name, objective.weight, objective(self.network, encoded, batch)
+
+    def training_step(self, batch: tuple[Batch, ...], batch_idx: int) -> dict[str, Any]:
+        totals = {
+            name: max(1, sum(len(micro.targets[name].places) for micro in batch)) for name in self.objectives
+        }
+        sums = dict.fromkeys(self.objectives, torch.zeros((), device=self.device))
+        # Dropout draws from torch's global generator: it is set by (seed, step) and put back, so that what a
+        # step draws does not depend on what was drawn before.
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
+            for micro in batch:
+                loss: torch.Tensor | float = 0.0
+                for name, weight, outcome in self.outcomes(micro):
+                    total = outcome.losses.sum()
+                    sums[name] = sums[name] + total.detach()
+                    loss = loss + total * (weight / totals[name])
+                self.manual_backward(loss)
+        self._update()
+        return {"sums": sums, "totals": totals, "real": sum(micro.real for micro in batch)}
+
+    def _update(self) -> None:
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        assert isinstance(optimizer, pl.core.optimizer.LightningOptimizer)
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+        if self.learning.clip is not None:
+            self.clip_gradients(
+                optimizer.optimizer, gradient_clip_val=self.learning.clip, gradient_clip_algorithm="norm"
+            )
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+    def _score(self, part: str, batch: Batch) -> None:
+        for name, _, outcome in self.outcomes(batch):
+            self.scores[part, name].update(outcome, batch)
+
+    def _mean(self, part: str, short: str) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name in self.objectives:
+            found = self.scores[part, name].compute()
+            values[f"{short}/{name}_loss"] = float(found["loss"])
+            values[f"{short}/{name}_accuracy"] = float(found["accuracy"])
+        return values
+
+    def _fresh(self, part: str) -> None:
+        for name in self.objectives:
+            metric = self.scores[part, name].to(self.device)
+            metric.reset()
+
+    def on_validation_epoch_start(self) -> None:
+        self._fresh("validation")
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._score("validation", batch)
+
+    def validation_means(self) -> dict[str, float]:
+        """Means over the targets of the validation part, after its last batch."""
+        return self._mean("validation", "val")
+
+    def on_test_epoch_start(self) -> None:
+        self._fresh("test")
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._score("test", batch)
+
+    def test_means(self) -> dict[str, float]:
+        return self._mean("test", "test")
+
+    def test_documents(self) -> dict[str, tuple[list[float], list[float]]]:
+        """Metric -> (mean loss of each document, its targets)."""
+        found = {name: self.scores["test", name].compute() for name in self.objectives}
+        return {
+            f"test/{name}_loss": (f["score"].tolist(), f["weight"].tolist()) for name, f in found.items()
+        }
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.learning.optim.build(self)
+        schedule, steps = self.learning.schedule, self.learning.steps
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, steps))
+        return [optimizer], [scheduler]

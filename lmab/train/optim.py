@@ -1,0 +1,81 @@
+"""Optimisers and schedules. A schedule is a pure function of the optimiser step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Optim(Protocol):
+    """Makes an optimiser for a module's parameters."""
+
+    def build(self, module: nn.Module) -> torch.optim.Optimizer: ...
+
+
+class Schedule(Protocol):
+    """The factor on the learning rate at a step."""
+
+    def factor(self, step: int, steps: int) -> float: ...
+
+
+def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Parameters that decay, and those that do not: biases and the gains of norms, whatever they are called
+    (Devlin et al. 2018, published code). A parameter shared by two modules stands once."""
+    spared = {
+        id(p)
+        for m in module.modules()
+        for name, p in m.named_parameters(recurse=False)
+        if isinstance(m, torch.nn.LayerNorm) or name.endswith("bias")
+    }
+    kept = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in kept if id(p) not in spared], "weight_decay": weight_decay},
+        {"params": [p for p in kept if id(p) in spared], "weight_decay": 0.0},
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+    def build(self, module: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            decay_groups(module, self.weight_decay),
+            lr=self.lr,
+            betas=(self.beta1, self.beta2),
+            eps=self.epsilon,
+            fused=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Up from 0 over `warmup` optimiser steps, then down to 0 at the last (Devlin et al. 2018, A.2)."""
+
+    warmup: int
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return max(0.0, (steps - step) / max(1, steps - self.warmup))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Up from 0 over `warmup` optimiser steps, then flat."""
+
+    warmup: int
+
+    def factor(self, step: int, steps: int) -> float:
+        return min(1.0, (step + 1) / max(1, self.warmup))

@@ -1,0 +1,122 @@
+"""The few things that travel between the rooms.
+
+    B  examples in a batch      T  positions      D  width of a hidden state
+    N  target places in a batch (all rows together)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import torch
+
+
+class BadInput(ValueError):  # noqa: N818  (said to a user: it names the input, not the code)
+    """What the user gave cannot work. The message is one sentence that names the file, key or value and,
+    where there is one, the nearest that would work. Front doors print it alone and exit with status 2."""
+
+
+class Example(NamedTuple):
+    """A block of examples as arrays, before noise: what the segments cut and the collator takes.
+
+    Everything a counter needs is here, so noise never asks which batch or worker it runs in.
+    """
+
+    tokens: np.ndarray  # [B, T] int64, padded with the padding token
+    lengths: np.ndarray  # [B] real tokens in a row
+    second: np.ndarray  # [B] where the second segment begins; `lengths` where there is none
+    pair: np.ndarray  # [B] label of a pair objective, -1 where there is none
+    document: np.ndarray  # [B] the document a row comes from (its first one where it crosses)
+    index: np.ndarray  # [B] the example's number in its split
+    epoch: np.ndarray  # [B] how often the example was seen before
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a noise or a segmenter must know of a tokenizer: numbers only."""
+
+    size: int
+    pad: int
+    unknown: int
+    first: int  # [CLS] or <s>
+    last: int  # [SEP] or </s>
+    mask: int
+    special: np.ndarray = field(repr=False)  # [V] bool: never a target, never a random replacement
+    continues: np.ndarray = field(repr=False)  # [V] bool: this type continues the word before it
+
+
+class Noised(NamedTuple):
+    """What a noise makes of a block of examples."""
+
+    tokens: np.ndarray  # [B, T] what the network reads
+    places: np.ndarray  # [N] target places, flat over B * T, ascending
+    answers: np.ndarray  # [N] what is to be predicted there
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where an objective asks, and what the answer is."""
+
+    places: torch.Tensor  # [N] flat over B * T
+    answers: torch.Tensor  # [N]
+
+    def to(self, device: torch.device) -> Targets:
+        return Targets(self.places.to(device, non_blocking=True), self.answers.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class View:
+    """Who may see whom: data, made by the collator; the network knows no word such as "causal".
+
+    `visible` is boolean, [B, 1, 1 or T, T], True where the query (row) may see the key (column), or None
+    where everybody sees everybody: then no mask is passed on at all.
+    """
+
+    visible: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> View:
+        return self if self.visible is None else View(self.visible.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward pass' worth of examples."""
+
+    tokens: torch.Tensor  # [B, T] int64
+    segments: torch.Tensor | None  # [B, T] 0 or 1, None where every row is one segment
+    view: View
+    targets: Mapping[str, Targets]  # objective's name -> its targets
+    document: torch.Tensor  # [B] the document of each row
+    examples: int  # rows
+    real: int  # tokens that are not padding
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {
+            f.name: value.to(device) if hasattr(value := getattr(self, f.name), "to") else value
+            for f in fields(self)
+        }
+        return replace(self, **moved | {"targets": {k: t.to(device) for k, t in self.targets.items()}})
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a network made of a batch."""
+
+    hidden: torch.Tensor  # [B, T, D] the last layer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an objective says of a batch: losses in nats, one for each target, not yet averaged.
+
+    Averages are taken by whoever knows the whole: the learner over an accumulated batch or a held-out set.
+    """
+
+    losses: torch.Tensor  # [N]
+    places: torch.Tensor  # [N] flat over B * T, so that a loss finds its row and document
+    hits: torch.Tensor = field(repr=False)  # [N] bool: the answer had the highest score

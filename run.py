@@ -10,11 +10,16 @@ from omegaconf import DictConfig, OmegaConf
 def main(cfg: DictConfig) -> object:
     # torch is imported here and not above, so that Hydra's --help and refusals answer at once.
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     from lmab.run import run
 
     inner = HydraConfig.get()
-    return run(cfg, overrides=list(inner.overrides.task), hydra=OmegaConf.to_yaml(inner))
+    record = run(cfg, overrides=list(inner.overrides.task), hydra=OmegaConf.to_yaml(inner))
+    if inner.mode == RunMode.RUN:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+        print(f"{record.state} {record.message or scores}\n{cfg.store}/{record.signature}/record.json")
+    return record
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import sys
 import time
 import traceback
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,8 @@ from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Checkpoints, Recorder, last_whole
 from lmab.train.learner import Diverged, Learner, Learning
 
+from lmab.types import BadInput, Failed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -32,20 +37,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmab")
 
 
-def resolve(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, checked, with the corpus named by its content.
+def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
+    """The configuration as plain values, checked, with the corpus named by its content; and its signature.
 
     BadInput: a key that no class takes, a value of another type, a corpus that cannot be read.
     """
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
     assert isinstance(config, dict)
     config = checks.checked({str(k): v for k, v in config.items() if k not in checks.CLAIM})
-    config["corpus"]["fingerprint"] = _corpus(config).fingerprint()
-    return config
+    config["corpus"]["fingerprint"] = _fingerprint(json.dumps(config["corpus"]))
+    return config, signature(config)
 
 
 def _corpus(config: Mapping[str, Any]) -> Any:
     return instantiate({k: v for k, v in config["corpus"].items() if k != "fingerprint"})
+
+
+@cache
+def _fingerprint(corpus: str) -> str:
+    """Read once a process, however many cells a sweep has. corpus: its configuration as JSON."""
+    return _corpus({"corpus": json.loads(corpus)}).fingerprint()
+
+
+def rehearse(config: Mapping[str, Any]) -> None:
+    """Build the data, and a model without weights, so that what cannot work is said before anything is trained.
+
+    BadInput: a corpus, a vocabulary, sizes.
+    """
+    objectives = {name: instantiate(node) for name, node in config["objective"].items()}
+    _, data = _data(config, objectives)
+    _learner(config, objectives, data, None)
+    instantiate(config["tracker"])
 
 
 def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> Record:
@@ -55,11 +77,10 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     another process works on the same run, this one waits and then finds it.
 
     overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record.
-    BadInput: said before anything is trained. Any other exception is recorded with its traceback, then raised.
+    BadInput: said before anything is trained. Failed: anything else that went wrong, recorded with its traceback.
     """
-    config = resolve(cfg)
+    config, name = resolve(cfg)
     store = Store(config["store"])
-    name = signature(config)
     with store.lock(name):
         found = store.find(name)
         if found is not None and found.state in FINAL:
@@ -96,13 +117,17 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     except Diverged as error:
         record.state, record.message = "diverged", str(error)
         log.warning("%s diverged: %s", record.signature, error)
-    except BaseException as error:
+    except Exception as error:
         record.state, record.message = "failed", f"{type(error).__name__}: {error}"
+        if isinstance(error, BadInput) or getattr(error, "errno", None) == errno.ENOSPC:
+            raise
         # Said at once and kept beside the record: the sweep may have hours to go.
         text = traceback.format_exc()
-        print(f"run {record.signature} failed:\n{text}", file=sys.stderr)  # noqa: T201
+        print(f"run {record.signature} failed:\n{text}", file=sys.stderr)
         write_whole(folder / "traceback.txt", text)
-        raise
+        raise Failed(
+            f"Run {record.signature} failed ({record.message}): see {folder / 'traceback.txt'}."
+        ) from error
     finally:
         try:
             tracker.close(record)
@@ -148,6 +173,22 @@ def _data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Pre
     return prepared, data
 
 
+def _learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Data, seed: int | None) -> Learner:
+    return instantiate(
+        config["model"],
+        # by position: Hydra would take a dataclass given by name for configuration
+        Learning(
+            objectives=objectives,
+            optim=instantiate(config["optim"]),
+            schedule=instantiate(config["schedule"]),
+            steps=config["trainer"]["steps"],
+            clip=config["trainer"]["clip"],
+            seed=seed,
+            documents={"validation": data.validation.documents, "test": data.test.documents},
+        ),
+    )
+
+
 def _trained(record: Record, store: Store, tracker: Any) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
@@ -155,19 +196,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     objectives = {name: instantiate(node) for name, node in config["objective"].items()}
     prepared, data = _data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
-    learner: Learner = instantiate(
-        config["model"],
-        # by position: Hydra would take a dataclass given by name for configuration
-        Learning(
-            objectives=objectives,
-            optim=instantiate(config["optim"]),
-            schedule=instantiate(config["schedule"]),
-            steps=train["steps"],
-            clip=train["clip"],
-            seed=config["seed"],
-            documents={"validation": data.validation.documents, "test": data.test.documents},
-        ),
-    )
+    learner = _learner(config, objectives, data, config["seed"])
     first = next(iter(objectives))
     folder = store.folder(record.signature) / "checkpoints"
     recorder = Recorder(record, store, tracker, every=train["log_every"])

@@ -21,6 +21,10 @@ class BadInput(ValueError):  # noqa: N818  (said to a user: it names the input, 
     where there is one, the nearest that would work. Front doors print it alone and exit with status 2."""
 
 
+class Failed(RuntimeError):  # noqa: N818
+    """A run failed after it began; its record and traceback are written. The message says where they are."""
+
+
 class Example(NamedTuple):
     """A block of examples as arrays, before noise: what the segments cut and the collator takes.
 

@@ -172,7 +172,7 @@ class Hub:
         found, files = self._loaded()
         # What `datasets` says of a folder depends on dates; of a set from the hub, on its name and revision.
         identity = None if files else found._fingerprint
-        return _digest(("hub", self.config, self.split, identity), files)
+        return _digest(("hub", self.config, self.split, self.column, identity), files)
 
     def documents(self) -> Iterator[str]:
         return _documents(self._rows(), f"data set {self.name!r}, split {self.split!r},")

@@ -107,9 +107,9 @@ def subset_means(values: Array, rng: np.random.Generator | None = None) -> Array
     S = len(values)
     if not np.isfinite(values).all():
         return np.full(1, np.nan)
-    return (
-        _all_subsets(S) if rng is None or S <= _ENUMERATED else subsets(rng, 2**_ENUMERATED - 1, S)
-    ) @ values
+    if rng is not None and S > _ENUMERATED:
+        return subsets(rng, 2**_ENUMERATED - 1, S) @ values
+    return _all_subsets(S) @ values
 
 
 def bootstrap_p(draws: Array, bound: float) -> float:
@@ -136,7 +136,7 @@ def flip_interval(values: Array, level: float, rng: np.random.Generator | None =
 
 
 def hull(values: Array, draws: Array, level: float) -> Interval:
-    """The smallest interval that holds both the bootstrap's and the sign-flip test's: values [S], draws [R]."""
+    """The smallest interval that holds the bootstrap's and the sign-flip test's: values [S], draws [R]."""
     (low, high), (least, most) = _central(draws, level), flip_interval(values, level)
     estimate = float(np.mean(values)) if len(values) and np.isfinite(values).all() else math.nan
     return Interval(estimate=estimate, low=min(low, least), high=max(high, most), n=len(values))
@@ -167,7 +167,7 @@ def holm(p: Array) -> Array:
 
 
 def effect(values: Array) -> float:
-    """Standardised paired effect, Cohen's d_z = mean / sd (1988, section 2.3); nan where there is no spread."""
+    """Standardised paired effect, Cohen's d_z = mean / sd (1988, section 2.3); nan without spread."""
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2 or not np.isfinite(values).all():
         return math.nan
@@ -179,15 +179,15 @@ def least_seeds(level: float, comparisons: int) -> int:
     """The fewest seeds at which one of several two-sided exact tests can reach `level` after Holm's
     correction: its smallest p is 2 / 2**S, and the smallest of m has to stay below level / m."""
     S = 1
-    while 2 / 2**S > level / comparisons:
+    while level / comparisons < 2.0 ** (1 - S):
         S += 1
     return S
 
 
 def document_error(matrix: Array, weights: Array) -> float:
     """The part of the standard error of a score that no number of seeds removes: how much it varies with the
-    documents alone, by the delta method for a ratio, less what a finite number of seeds adds to it. One seed or
-    one document shows nothing of it: 0."""
+    documents alone, by the delta method for a ratio, less what a finite number of seeds adds to it. One seed
+    or one document shows nothing of it: 0."""
     matrix, weights = _with_targets(matrix, weights)
     S, D = matrix.shape
     if S < 2 or D < 2 or not np.isfinite(matrix).all():
@@ -217,6 +217,7 @@ def further_seeds(
     the power asked for, if mean and spread are those seen: a noncentral t with n - 1 degrees of freedom and
     (mean - bound) / sqrt(sd**2 / n + documents**2), where `documents` is the `document_error`.
     None where that takes more than `most`, where the mean is the bound, and where one seed shows no spread.
+    A forecast and no licence: who looks, adds seeds and looks again has had two chances to err.
     """
     values = np.asarray(values, dtype=np.float64)
     S = len(values)
@@ -234,9 +235,10 @@ def further_seeds(
 
 
 def _with_targets(matrix: Array, weights: Array) -> tuple[Array, Array]:
-    """Without the documents that hold no target: their mean loss is undefined."""
+    """Without the documents that hold no target, whose mean loss is undefined; what is not finite is nan."""
     matrix, weights = np.asarray(matrix, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    return matrix[:, weights > 0], weights[weights > 0]
+    matrix = matrix[:, weights > 0]
+    return np.where(np.isfinite(matrix), matrix, np.nan), weights[weights > 0]
 
 
 def _central(draws: Array, level: float) -> tuple[float, float]:
@@ -250,7 +252,7 @@ def _central(draws: Array, level: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _all_subsets(S: int) -> Array:
-    """Weights that average every non-empty subset of S seeds, [2**S - 1, S], or the same random ones of many."""
+    """Weights that average each non-empty subset of S seeds, [2**S - 1, S]; of many, fixed random subsets."""
     if S > _ENUMERATED:
         return subsets(np.random.Generator(np.random.Philox(key=S)), 2**_ENUMERATED - 1, S)
     taken = np.arange(1, 2**S)[:, None] >> np.arange(S) & 1

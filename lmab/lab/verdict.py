@@ -5,8 +5,8 @@
 Every comparison is about the gain [S, D], how much better the treatment is than the control at the same seed
 on the same document, positive where it is better. A rule says which one-sided statements about the centre of
 the gain would bear the claim out, and which would refute it. Both verdicts are tested, so p is two-sided, and
-Holm's correction runs over the comparisons of a claim: if nothing is true, the chance that anything at all is
-called reproduced or contradicted is at most `level`.
+Holm's correction runs over the comparisons of a claim: the chance that any of them is called reproduced or
+contradicted wrongly is at most `level`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ class Side(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a claim says: all of `support` bears it out, any of `against` refutes it, and the words for both."""
+    """What a claim says: all of `support` bears it out, any of `against` refutes it, and words for either."""
 
     support: tuple[Side, ...]
     against: tuple[Side, ...]
@@ -83,10 +84,11 @@ class Comparison:
             raise BadInput(f"There is no rule {self.rule!r}: {_nearest(self.rule, RULES)}.")
         if self.treatment == self.control:
             raise BadInput(f"Rule {self.rule} compares {self.treatment!r} with itself: name two arms.")
-        least = "at least 0" if self.rule == "better" else "above 0"
-        if not 0 <= self.margin < math.inf or (self.margin == 0 and self.rule != "better"):
+        zero = self.rule == "better"  # the only rule that says something without a margin
+        if not 0 <= self.margin < math.inf or (self.margin == 0 and not zero):
+            least = "at least 0" if zero else "above 0"
             raise BadInput(
-                f"Rule {self.rule} needs a margin {least}, in units of the score, not {self.margin}."
+                f"Rule {self.rule} needs a margin {least} (in the score's unit), not {self.margin}."
             )
 
 
@@ -94,10 +96,7 @@ def ranked(arms: Sequence[str]) -> list[Comparison]:
     """Arms from best to worst, as comparisons of neighbours: the ranking holds where all of them do."""
     if len(arms) < 2 or len(set(arms)) < len(arms):
         raise BadInput(f"A ranking needs two arms or more, each once, not {list(arms)}.")
-    return [
-        Comparison(rule="better", treatment=arm, control=worse)
-        for arm, worse in zip(arms, arms[1:], strict=False)
-    ]
+    return [Comparison(rule="better", treatment=arm, control=worse) for arm, worse in pairwise(arms)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,7 @@ class Judged:
 class Verdict:
     """The answer to a claim, and what it rests on."""
 
-    answer: Answer
+    answer: Answer  # contradicted where any comparison is, reproduced where all are
     judged: tuple[Judged, ...]
     level: float
     arms: Mapping[str, Interval]  # an arm's own score
@@ -142,6 +141,7 @@ def judge(
 
     scores: arm -> seed -> mean loss (or other score) of every document, [D]. weights: targets of a document,
     [D]. better: which way the score improves. level: the chance of any false verdict. seed: of the bootstrap.
+    An arm that lacks seeds lowers n; one that has none leaves its comparisons undecided.
     """
     if better not in (signs := {"lower": -1.0, "higher": 1.0}):
         raise BadInput(f"A score is better lower or higher, not {better!r}: {_nearest(str(better), signs)}.")
@@ -152,52 +152,21 @@ def judge(
             raise BadInput(f"There is no arm {arm!r}: {_nearest(arm, scores)}.")
     weights = np.asarray(weights, dtype=np.float64)
     tables = {arm: _table(arm, by_seed, weights) for arm, by_seed in scores.items()}
-    rules = [RULES[c.rule](c.margin, "") for c in comparisons]
-    found = [
-        # Named by the pair and not by its place, so that no order of arms or comparisons changes a draw.
-        _Evidence(
-            signs[better] * _gain(tables[c.treatment], tables[c.control], len(weights)),
-            weights,
-            _generator(seed, *sorted((c.treatment, c.control))),
-            replicates,
-        )
+    tests = [
+        _Test(c, signs[better] * _gain(tables[c.treatment], tables[c.control]), weights, seed, replicates)
         for c in comparisons
     ]
-    sides = [evidence.sides(rule) for evidence, rule in zip(found, rules, strict=True)]
-    raw = np.minimum(1, 2 * np.min(sides, axis=1))
-    judged = []
-    for c, rule, evidence, (support, against), p, adjusted in zip(
-        comparisons, rules, found, sides, raw, stats.holm(raw), strict=True
-    ):
-        decided: Answer = "reproduced" if support < against else "contradicted"
-        answer: Answer = decided if adjusted <= level else "undecided"
-        judged.append(
-            Judged(
-                comparison=c,
-                answer=answer,
-                gain=stats.hull(evidence.values, evidence.draws, 1 - level),
-                p=float(p),
-                adjusted=float(adjusted),
-                effect=stats.effect(evidence.values),
-                n=len(evidence.values),
-                further_seeds=evidence.further(rule, level, len(raw)) if answer == "undecided" else None,
-            )
-        )
-    answers = [j.answer for j in judged]
-    every: Answer = "reproduced" if set(answers) == {"reproduced"} else "undecided"
+    adjusted = stats.holm(np.array([test.p for test in tests]))
+    judged = tuple(test.judged(float(p), level, len(tests)) for test, p in zip(tests, adjusted, strict=True))
+    answers: set[Answer] = {j.answer for j in judged}
+    agreed: Answer = answers.pop() if len(answers) == 1 else "undecided"
     return Verdict(
-        answer="contradicted" if "contradicted" in answers else every,
-        judged=tuple(judged),
+        answer="contradicted" if "contradicted" in answers else agreed,
+        judged=judged,
         level=level,
         arms={
-            arm: stats.interval(
-                np.reshape(list(table.values()), (-1, len(weights))),
-                weights,
-                1 - level,
-                rng=_generator(seed, arm),
-                replicates=replicates,
-            )
-            for arm, table in tables.items()
+            arm: stats.interval(matrix, weights, 1 - level, rng=_generator(seed, arm), replicates=replicates)
+            for arm, (_, matrix) in tables.items()
         },
     )
 
@@ -212,66 +181,86 @@ def reason(judged: Judged, unit: str = "") -> str:
         said = f"whether {said} is undecided"
     if not judged.n:
         return f"{said}: no seed was run in both arms"
-    figures = f"gain {gain.estimate:+.3g} [{gain.low:+.3g}, {gain.high:+.3g}], n={judged.n}, p={judged.adjusted:.2g}"
-    more = ""
-    if judged.further_seeds:
-        more = f"; about {judged.further_seeds} more seed{'s' * (judged.further_seeds > 1)} would probably decide"
-    return f"{said}: {figures}{more}"
+    said += f": gain {gain.estimate:+.3g} [{gain.low:+.3g}, {gain.high:+.3g}], n={judged.n}"
+    said += f", p={judged.adjusted:.2g}"
+    if more := judged.further_seeds:
+        said += f"; about {more} more seed{'s' * (more > 1)} would probably decide"
+    return said
 
 
-class _Evidence:
-    """A gain [S, D] as its seeds' means [S] and the draws around its centre [R]."""
+class _Test:
+    """A comparison on its gain [S, D], before the other comparisons are heard."""
 
-    def __init__(self, gain: Array, weights: Array, rng: np.random.Generator, replicates: int) -> None:
+    def __init__(
+        self, comparison: Comparison, gain: Array, weights: Array, seed: int, replicates: int
+    ) -> None:
+        # Named by the pair and not by its place, so that no order of arms or comparisons changes a draw.
+        rng = _generator(seed, *sorted((comparison.treatment, comparison.control)))
+        self.comparison = comparison
+        self.rule = RULES[comparison.rule](comparison.margin, "")
         self.values = stats.seed_means(gain, weights)
         self.draws = stats.multi_bootstrap(gain, weights, rng, replicates)
         self.documents = stats.document_error(gain, weights)
+        # Where all statements have to hold, the worst decides; where any will do, the best, after Bonferroni.
+        self.support = max(map(self._p, self.rule.support))
+        self.against = min(1.0, len(self.rule.against) * min(map(self._p, self.rule.against)))
+        self.p = min(1.0, 2 * min(self.support, self.against))
 
-    def p(self, side: Side) -> float:
+    def judged(self, adjusted: float, level: float, comparisons: int) -> Judged:
+        answer: Answer = "undecided"
+        if adjusted <= level:
+            answer = "reproduced" if self.support < self.against else "contradicted"
+        return Judged(
+            comparison=self.comparison,
+            answer=answer,
+            gain=stats.hull(self.values, self.draws, 1 - level),
+            p=self.p,
+            adjusted=adjusted,
+            effect=stats.effect(self.values),
+            n=len(self.values),
+            further_seeds=self._further(level, comparisons) if answer == "undecided" else None,
+        )
+
+    def _p(self, side: Side) -> float:
         """One-sided p against a statement, by the more cautious of both tests."""
-        sign, bound = side.sign, side.sign * side.bound
-        return max(stats.flip_p(sign * self.values, bound), stats.bootstrap_p(sign * self.draws, bound))
+        bound = side.sign * side.bound
+        return max(
+            stats.flip_p(side.sign * self.values, bound), stats.bootstrap_p(side.sign * self.draws, bound)
+        )
 
-    def sides(self, rule: Rule) -> tuple[float, float]:
-        """One-sided p of (what bears the rule out, what refutes it). Where all statements must hold, the worst
-        decides; where any will do, the best, paid for by Bonferroni."""
-        support, against = map(self.p, rule.support), [self.p(side) for side in rule.against]
-        return max(support), min(1.0, len(against) * min(against))
-
-    def further(self, rule: Rule, level: float, comparisons: int) -> int | None:
-        """Seeds that would probably bring either verdict, if the gain stays as it looks now."""
+    def _further(self, level: float, comparisons: int) -> int | None:
+        """Seeds that would probably bring one verdict or the other, if the gain stays what it seems to be."""
 
         def seeds(side: Side, ways: int) -> float:
-            if not side.sign * (self.values.mean() - side.bound) > 0:
+            if not (len(self.values) and side.sign * (self.values.mean() - side.bound) > 0):
                 return math.inf
             more = stats.further_seeds(
                 self.values, side.bound, level, comparisons * ways, documents=self.documents
             )
             return math.inf if more is None else more
 
-        if not len(self.values):
-            return None
-        support = max(seeds(side, 1) for side in rule.support)
-        fewest = min(support, *(seeds(side, len(rule.against)) for side in rule.against))
-        return int(fewest) if fewest < math.inf else None
+        either, rule = [max(seeds(side, 1) for side in self.rule.support)], self.rule
+        either += [seeds(side, len(rule.against)) for side in rule.against]
+        return int(min(either)) if min(either) < math.inf else None
 
 
-def _table(arm: str, by_seed: Mapping[int, Array], weights: Array) -> dict[int, Array]:
-    """seed -> score of every document, in the order of seeds."""
-    table = {seed: np.asarray(by_seed[seed], dtype=np.float64) for seed in sorted(by_seed)}
-    for seed, score in table.items():
-        if score.shape != weights.shape:
+def _table(arm: str, by_seed: Mapping[int, Array], weights: Array) -> tuple[list[int], Array]:
+    """An arm's seeds in order, and its scores [S, D], nan where a run diverged."""
+    for seed, score in by_seed.items():
+        if np.shape(score) != weights.shape:
             raise BadInput(
-                f"Arm {arm!r} has scores of {score.size} documents at seed {seed}, but weights are given for "
-                f"{weights.size}."
+                f"Arm {arm!r} has scores of shape {np.shape(score)} at seed {seed}, but the documents' "
+                f"weights have shape {weights.shape}."
             )
-    return table
+    seeds = sorted(by_seed)
+    table = np.array([by_seed[s] for s in seeds], dtype=np.float64).reshape(-1, weights.size)
+    return seeds, np.where(np.isfinite(table), table, np.nan)
 
 
-def _gain(treatment: dict[int, Array], control: dict[int, Array], documents: int) -> Array:
+def _gain(treatment: tuple[list[int], Array], control: tuple[list[int], Array]) -> Array:
     """treatment - control at the seeds that both have, [S, D]."""
-    with np.errstate(invalid="ignore"):  # where both diverged, the gain is nan and decides nothing
-        return np.reshape([treatment[s] - control[s] for s in treatment if s in control], (-1, documents))
+    _, ours, theirs = np.intersect1d(treatment[0], control[0], return_indices=True)
+    return treatment[1][ours] - control[1][theirs]
 
 
 def _generator(*parts: object) -> np.random.Generator:

@@ -79,7 +79,8 @@ class BERT(Learner):
                 head=TokenHead(dim=dim, vocab=vocab, epsilon=epsilon),
             )
         super().__init__(network, learning)
-        initialise(self, learning.seed, _rule(std, embedding_std, positions))
+        if learning.seed is not None:
+            initialise(self, learning.seed, _rule(std, embedding_std, positions))
 
 
 def _rule(std: float, embedding_std: float, positions: str) -> Rule:

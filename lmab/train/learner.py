@@ -30,14 +30,15 @@ class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a faul
 @dataclass(frozen=True)
 class Learning:
     """How a network is to learn. objectives: name -> loss module with a `weight`. steps: optimiser steps in
-    all. clip: the largest norm of the gradient, None for no bound."""
+    all. clip: the largest norm of the gradient, None for no bound. seed: None leaves the weights on the meta
+    device, where a network has sizes and no memory."""
 
     objectives: Mapping[str, nn.Module]
     optim: Optim
     schedule: Schedule
     steps: int
     clip: float | None
-    seed: int
+    seed: int | None
     documents: Mapping[str, int]  # held-out part -> its number of documents
 
 
@@ -132,11 +133,14 @@ class Learner(pl.LightningModule):
         return self._mean("test", "test")
 
     def test_documents(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Metric -> (mean loss of each document, its targets)."""
-        found = {name: self.scores["test", name].compute() for name in self.objectives}
-        return {
-            f"test/{name}_loss": (f["score"].tolist(), f["weight"].tolist()) for name, f in found.items()
-        }
+        """Metric -> (its mean for each document, the document's targets)."""
+        documents: dict[str, tuple[list[float], list[float]]] = {}
+        for name in self.objectives:
+            found = self.scores["test", name].compute()
+            for quantity in ("loss", "accuracy"):
+                column = found[f"{quantity}_by_document"].tolist()
+                documents[f"test/{name}_{quantity}"] = (column, found["weight"].tolist())
+        return documents
 
     def configure_optimizers(self) -> Any:
         optimizer = self.learning.optim.build(self)

@@ -39,12 +39,13 @@ class DocumentLoss(Metric):
         self.hits.index_add_(0, document, outcome.hits.double())
 
     def compute(self) -> dict[str, Tensor]:
-        """loss and accuracy: means over all targets. score [documents]: mean over each document's targets,
-        NaN where it has none. weight [documents]: its targets."""
+        """loss, accuracy: means over all targets. loss_by_document, accuracy_by_document [documents]: means over
+        each document's targets, NaN where it has none. weight [documents]: its targets."""
         total = self.counts.sum()
         return {
             "loss": self.sums.sum() / total,
             "accuracy": self.hits.sum() / total,
-            "score": self.sums / self.counts,
+            "loss_by_document": self.sums / self.counts,
+            "accuracy_by_document": self.hits / self.counts,
             "weight": self.counts,
         }

@@ -1,0 +1,56 @@
+"""The face that Hydra sees: it takes plugins only from a package of this name. The work is done in lmab.lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.plugins.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.types import HydraContext, TaskFunction
+    from omegaconf import DictConfig
+
+
+class Claims(SearchPathPlugin):
+    """Makes sweeps/ a config group: it stands in the repository's root, beside conf/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("lmab", f"file://{Path(__file__).parent.parent}")
+
+
+class _Many(Sweeper):
+    """Keeps what Hydra hands over, and leaves the sweep to a function of lmab.lab.sweeper."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+
+class ClaimSweeper(_Many):
+    """hydra/sweeper=claim: arms x seeds of a claim file, a verdict, a report."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from lmab.lab.sweeper import sweep_claim
+
+        return sweep_claim(self, arguments)
+
+
+class GridSweeper(_Many):
+    """hydra/sweeper=basic: the product of all lists of values, as Hydra makes it, less what is done."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from lmab.lab.sweeper import sweep_grid
+
+        return sweep_grid(self, arguments)
+
+
+# "basic" takes the place of Hydra's own entry, which was stored before: plugins are loaded after the core.
+for _name, _class in {"claim": ClaimSweeper, "basic": GridSweeper}.items():
+    ConfigStore.instance().store(
+        group="hydra/sweeper", name=_name, node={"_target_": f"{__name__}.{_class.__name__}"}, provider="lmab"
+    )

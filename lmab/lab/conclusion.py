@@ -1,0 +1,100 @@
+"""Records to an answer: the verdict of a claim, in a sentence that names its budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lmab.lab.verdict import Verdict, judge, reason
+
+if TYPE_CHECKING:
+    from lmab.lab.claim import Claim
+    from lmab.store import Record
+
+NEXT = {"smoke": "mini", "mini": "base", "base": "paper"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a claim. config: resolved, as its record will hold it."""
+
+    arm: str
+    seed: int
+    overrides: list[str]
+    signature: str
+    config: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """answer: reproduced, contradicted, undecided, or not decidable (at this budget). sentence: the same with
+    its reasons. arms: arm -> its records by seed, those that have a score."""
+
+    claim: Claim
+    budget: str
+    answer: str
+    sentence: str
+    verdict: Verdict | None
+    arms: dict[str, dict[int, Record]] = field(repr=False)
+    missing: list[tuple[Cell, str]] = field(repr=False)  # cells without a score, and why
+
+
+def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record]) -> Conclusion:
+    """Judge a claim on what its runs recorded. records: signature -> record, for cells that have one."""
+    metric = claim.measure.metric
+    budget = str(cells[0].config["budget"]["name"])
+    arms: dict[str, dict[int, Record]] = {arm: {} for arm in claim.arms}
+    missing: list[tuple[Cell, str]] = []
+    for cell in cells:
+        record = records.get(cell.signature)
+        if record is not None and record.state == "done" and metric in record.scores:
+            arms[cell.arm][cell.seed] = record
+        else:
+            missing.append((cell, "never ran" if record is None else f"{record.state}: {record.message}"))
+    stuck = [arm for arm, by_seed in arms.items() if _gain(metric, by_seed) < claim.plateau]
+    scored = [record for by_seed in arms.values() for record in by_seed.values()]
+    if not scored:
+        return Conclusion(
+            claim,
+            budget,
+            "undecided",
+            f"Undecided at budget {budget}: no run has a score.",
+            None,
+            arms,
+            missing,
+        )
+    verdict = judge(
+        {
+            arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()}
+            for arm, by_seed in arms.items()
+        },
+        np.array(scored[0].weights[metric]),
+        claim.verdict,
+        better=claim.measure.better,
+        level=claim.level,
+    )
+    reasons = "; ".join(reason(judged, claim.measure.unit) for judged in verdict.judged)
+    if stuck:
+        answer = "not decidable"
+        larger = NEXT.get(budget)
+        sentence = (
+            f"Not decidable at budget {budget}: {', '.join(stuck)} gained less than {claim.plateau} nats over the "
+            f"unigram distribution, so nothing can be read off the arms"
+            + (f"; try budget={larger}." if larger else ".")
+        )
+    else:
+        answer = verdict.answer
+        sentence = f"{answer.capitalize()} at budget {budget}: {reasons}."
+    if missing:
+        sentence += f" {len(missing)} of {len(cells)} runs have no score."
+    return Conclusion(claim, budget, answer, sentence, verdict, arms, missing)
+
+
+def _gain(metric: str, by_seed: dict[int, Record]) -> float:
+    """The mean over seeds of what an arm learnt beyond the unigram distribution at its best moment; infinite for
+    a metric that has no such plateau."""
+    name = metric.partition("/")[2].rpartition("_")[0]
+    gains = [r.metrics[key] for r in by_seed.values() if (key := f"learnt/{name}_gain") in r.metrics]
+    return float(np.mean(gains)) if gains else float("inf")

@@ -1,0 +1,53 @@
+"""Which metrics can be compared between which runs: a loss that the ablation itself redefines ranks nothing."""
+
+from __future__ import annotations
+
+import pydoc
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+# What a loss over held-out text is measured on. Two runs that differ here answered different questions.
+_HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "split.validation", "split.test", "split.seed")
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every leaf."""
+    for key, value in config.items():
+        place = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict) and value:
+            yield from flat(value, place)
+        else:
+            yield place, value
+
+
+def differences(configs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Dotted key -> its value in each configuration (None where it is missing), for keys that differ."""
+    leaves = [dict(flat(config)) for config in configs]
+    keys = dict.fromkeys(key for leaf in leaves for key in leaf)
+    table = {key: [leaf.get(key) for leaf in leaves] for key in keys}
+    return {key: row for key, row in table.items() if any(value != row[0] for value in row)}
+
+
+def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
+    """The keys in which the configurations differ and which change what `metric` measures; empty if it can be
+    compared. metric: `stage/objective_quantity`, as in test/mlm_loss."""
+    name = metric.partition("/")[2].rpartition("_")[0]
+    own: set[str] = set()
+    for config in configs:
+        node = config.get("objective", {}).get(name)
+        if node:
+            target: Any = pydoc.locate(node["_target_"])
+            own |= {f"objective.{name}.{knob}" for knob in getattr(target, "redefines", ())}
+    found = []
+    for key in differences(configs):
+        inside = any(key == held or key.startswith(f"{held}.") for held in _HELD_OUT)
+        if key in own or (inside and key != "evaluation.batch"):
+            found.append(key)
+    return found
+
+
+def metrics(config: Mapping[str, Any]) -> list[str]:
+    """The held-out metrics that a run of this configuration records for every document."""
+    return [f"test/{name}_{q}" for name in config.get("objective", {}) for q in ("loss", "accuracy")]

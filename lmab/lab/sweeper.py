@@ -1,0 +1,178 @@
+"""Many runs: plan, reconcile with the store, execute what is missing, conclude.
+
+A sweeper never trains. It composes every cell, finds what is done, gives the rest to whichever Hydra launcher was
+chosen, and reads the answers from the store, since a record outlives the process that made it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from omegaconf import DictConfig, OmegaConf
+
+from lmab import checks
+from lmab.data import cache
+from lmab.lab import claim as claims
+from lmab.lab import display, report
+from lmab.lab.conclusion import Cell, conclude
+from lmab.run import rehearse, resolve
+from lmab.store import FINAL, Record, Store
+from lmab.types import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hydra.types import HydraContext, TaskFunction
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 3  # how often cells are launched whose worker died without a word (out of memory, killed)
+
+
+class Hydra:
+    """What a sweeper was given by Hydra; the plugin itself has these three attributes."""
+
+    hydra_context: HydraContext
+    task_function: TaskFunction
+    config: DictConfig
+
+
+def _compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
+    """The configuration of a job, as a launcher will compose it."""
+    cfg = hydra.hydra_context.config_loader.load_sweep_config(hydra.config, overrides)
+    OmegaConf.set_struct(cfg, False)
+    cfg.pop("hydra")
+    return cfg
+
+
+def _quoted(**values: str) -> str:
+    inner = ",".join(f"{key}:'{value}'" for key, value in values.items())
+    return "{" + inner + "}"
+
+
+def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
+    """Run a claim file to its verdict. Returns the conclusion; exits with status 1 if a run failed."""
+    chosen = hydra.config.hydra.runtime.choices["sweeps"]
+    given = OmegaConf.to_container(hydra.config, resolve=False)
+    assert isinstance(given, dict)
+    claim = claims.load(str(chosen), {str(k): v for k, v in given.items() if k in checks.CLAIM})
+    shared = _shared(hydra, claim, arguments)
+    cells = _cells(hydra, claim, shared)
+    store = Store(cells[0].config["store"])
+    execute(hydra, claim.name, cells, store)
+    records = _records(store, cells)
+    conclusion = conclude(claim, cells, records)
+    paths = report.write(store.root / "reports", conclusion, cells, [f"sweeps={claim.name}", *shared])
+    report.say(conclusion, paths)
+    _fail(records.values())
+    return conclusion
+
+
+def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str]:
+    """The user's own overrides, which hold for every arm; those of the claim itself are left out."""
+    parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
+    owned = {
+        o.get_key_element().lstrip("+~").split("=")[0]: arm
+        for arm, lines in claim.arms.items()
+        for o in parser.parse_overrides(lines)
+    }
+    shared = []
+    for override in parser.parse_overrides(arguments):
+        key = override.get_key_element().lstrip("+~")
+        if key.split(".")[0] in (*checks.CLAIM, "sweeps", "level"):
+            continue
+        if override.is_sweep_override() or key == "seed":
+            raise BadInput(
+                f"{override.input_line} does not go with a claim, which sets its arms and seeds itself: "
+                f"give seeds=N for more seeds, or leave sweeps= out for a plain multirun."
+            )
+        if key in owned:
+            raise BadInput(
+                f"{override.input_line} is what the arm {owned[key]} of {claim.name} is about: leave it out, or "
+                f"write a claim of your own."
+            )
+        shared.append(override.input_line or "")
+    return shared
+
+
+def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:
+    """Every arm with every seed, resolved; seeds vary fastest, so that arms grow evenly."""
+    cells: dict[tuple[str, int], Cell] = {}
+    first: dict[str, dict[str, Any]] = {}
+    for arm, lines in claim.arms.items():
+        label = f"sweep={_quoted(name=claim.name, arm=arm)}"
+        common = [*claim.base, *shared, *lines, "display=false", label]
+        cfg = _compose(hydra, common)
+        for seed in claim.seeds:
+            cfg.seed = seed
+            config, name = resolve(cfg)
+            first.setdefault(arm, config)
+            cells[arm, seed] = Cell(arm, seed, [*common, f"seed={seed}"], name, config)
+    claims.refuse_arms(claim, first)
+    for config in first.values():
+        rehearse(config)
+    return [cells[arm, seed] for seed in claim.seeds for arm in claim.arms]
+
+
+def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
+    """Run the product of all lists of values. Returns the records."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
+    (batch,) = BasicSweeper.split_arguments(parser.parse_overrides(arguments), None)
+    varied = [o.get_key_element() for o in parser.parse_overrides(arguments) if o.is_sweep_override()]
+    cells = []
+    for lines in batch:
+        arm = " ".join(line for line in lines if line.split("=")[0] in varied and not line.startswith("seed="))
+        label = f"sweep={_quoted(name='grid', arm=arm.replace(chr(39), ''))}"
+        overrides = [*lines, "display=false", label]
+        config, name = resolve(_compose(hydra, overrides))
+        cells.append(Cell(arm or "all", config["seed"], overrides, name, config))
+    store = Store(cells[0].config["store"])
+    for config in {cache.key({**c.config, "seed": 0}): c.config for c in cells}.values():
+        rehearse(config)
+    execute(hydra, "grid", cells, store)
+    records = _records(store, cells)
+    report.say_runs(list(records.values()), [key for key in varied if key != "seed"])
+    _fail(records.values())
+    return records
+
+
+def execute(hydra: Hydra, title: str, cells: list[Cell], store: Store) -> None:
+    """Run the cells that the store does not hold. A job that fails, or a worker that dies, stops no other."""
+    launcher = None
+    for attempt in range(ROUNDS):
+        todo = [c for c in cells if _wanted(store, c, retry=attempt == 0)]
+        if not todo:
+            return
+        launcher = launcher or Plugins.instance().instantiate_launcher(
+            hydra_context=hydra.hydra_context, task_function=hydra.task_function, config=hydra.config
+        )
+        with display.shown(display.Board(title, cells, store)):
+            try:
+                launcher.launch([c.overrides for c in todo], initial_job_idx=0)
+            except Exception as error:  # the launcher's own: each job's is in its record
+                log.warning("The launcher stopped (%s: %s).", type(error).__name__, error)
+
+
+def _wanted(store: Store, cell: Cell, *, retry: bool) -> bool:
+    """Is there something left to do? A run that failed is tried again once a sweep, not once a round."""
+    record = store.find(cell.signature)
+    if record is None or record.state == "running":
+        return True
+    return retry and record.state not in FINAL
+
+
+def _records(store: Store, cells: Iterable[Cell]) -> dict[str, Record]:
+    return {c.signature: r for c in cells if (r := store.find(c.signature)) is not None}
+
+
+def _fail(records: Iterable[Record]) -> None:
+    failed = [r.signature for r in records if r.state not in FINAL]
+    if failed:
+        print(f"lmab: {len(failed)} run(s) failed: {', '.join(failed)}.", file=sys.stderr)
+        raise SystemExit(1)

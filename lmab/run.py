@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import json
 import logging
@@ -65,8 +67,8 @@ def rehearse(config: Mapping[str, Any]) -> None:
     BadInput: a corpus, a vocabulary, sizes.
     """
     objectives = {name: instantiate(node) for name, node in config["objective"].items()}
-    _, data = _data(config, objectives)
-    _learner(config, objectives, data, None)
+    _, data = build_data(config, objectives)
+    build_learner(config, objectives, data, None)
     instantiate(config["tracker"])
 
 
@@ -138,7 +140,8 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     return record
 
 
-def _data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Prepared, Data]:
+def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Prepared, Data]:
+    """The corpus' rows, built if they are not there, and the batches of a resolved configuration."""
     prepared = prepare(
         Path(config["store"]) / "data",
         corpus=_corpus(config),
@@ -173,7 +176,8 @@ def _data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Pre
     return prepared, data
 
 
-def _learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Data, seed: int | None) -> Learner:
+def build_learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Data, seed: int | None) -> Learner:
+    """The model of a resolved configuration. seed: None for sizes without memory."""
     return instantiate(
         config["model"],
         # by position: Hydra would take a dataclass given by name for configuration
@@ -192,11 +196,11 @@ def _learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Dat
 def _trained(record: Record, store: Store, tracker: Any) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
-    _machine(train)
+    machine(train["threads"])
     objectives = {name: instantiate(node) for name, node in config["objective"].items()}
-    prepared, data = _data(config, objectives)
+    prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
-    learner = _learner(config, objectives, data, config["seed"])
+    learner = build_learner(config, objectives, data, config["seed"])
     first = next(iter(objectives))
     folder = store.folder(record.signature) / "checkpoints"
     recorder = Recorder(record, store, tracker, every=train["log_every"])
@@ -242,12 +246,18 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     record.cost["test_seconds"] = time.perf_counter() - began
 
 
-def _machine(train: Mapping[str, Any]) -> None:
-    """Settings of the process that every run wants."""
-    if train["threads"] is not None:
-        torch.set_num_threads(train["threads"])
+def machine(threads: int | None) -> None:
+    """Settings of the process that every run wants. threads: None leaves torch's own choice."""
+    if threads is not None:
+        torch.set_num_threads(threads)
     # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
     torch.set_flush_denormal(True)
+    # glibc gives blocks of more than a few hundred kilobytes back to the kernel and asks for them again at every
+    # step, and each page is cleared anew; kept, they cost nothing. mallopt(M_MMAP_THRESHOLD), mallopt(M_TRIM_THRESHOLD).
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 2**30)
+        libc.mallopt(-1, 2**31 - 1)
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     # Batches are arrays out of mapped memory: a worker would cost more than it brings.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

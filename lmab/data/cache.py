@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def key(*parts: Any) -> str:

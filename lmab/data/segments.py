@@ -1,6 +1,7 @@
 """Documents to rows: which stretches of text a model reads at once (RoBERTa, section 4.2).
 
-A format decides what a row holds; every row begins with the first token, [CLS], and ends with the last, [SEP].
+A format decides what a row holds; every row begins with the first token, [CLS], and ends with the last,
+[SEP].
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Segments(Protocol):
-    """A format of rows. Formats over pairs fill `second` and `pair`; the epoch-to-epoch order is not theirs."""
+    """A format of rows. Formats over pairs fill `second` and `pair`; the order in an epoch is not theirs."""
 
     length: int
 
@@ -105,5 +106,3 @@ class DocSentences:
         whole = FullSentences(length=self.length, cut=self.cut)
         for document in documents:
             yield from whole.rows([document], vocabulary)
-
-

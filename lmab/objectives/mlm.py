@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from torch import nn
 
+from lmab.nn.cross_entropy import cross_entropy
 from lmab.rng import philox, uniform
 from lmab.types import BadInput, Noised, Outcome
 
@@ -124,7 +123,5 @@ class MaskedLM(nn.Module):
         targets = batch.targets["mlm"]
         hidden = encoded.hidden.flatten(0, 1)[targets.places]  # [N, D]
         logits = network.token_logits(hidden)  # [N, V]
-        losses = F.cross_entropy(logits.float(), targets.answers, reduction="none")
-        with torch.no_grad():
-            hits = logits.argmax(-1) == targets.answers
+        losses, hits = cross_entropy(logits, targets.answers)
         return Outcome(losses, targets.places, hits)

@@ -73,7 +73,9 @@ class Learner(pl.LightningModule):
         # step draws does not depend on what was drawn before.
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
+            # Not torch.manual_seed: it keeps a stack trace for a CUDA that may never come, every time.
+            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in devices)):
+                generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
             for micro in batch:
                 loss: torch.Tensor | float = 0.0
                 for name, weight, outcome in self.outcomes(micro):

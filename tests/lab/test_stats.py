@@ -267,7 +267,7 @@ def test_bootstrap_alone_errs_too_often_with_few_seeds(S, draw):
 
 
 def test_only_subsets_hold_the_level_where_documents_vary_like_seeds():
-    """Why seeds are drawn as subsets, though the Multi-Bootstrap was published otherwise: where documents make
+    """Why seeds are drawn as subsets, though the Multi-Bootstrap was published otherwise: where documents add
     an error 0.8 times that of the seeds, the sign-flip test does not hold its level, and neither does the
     published form beside it."""
     rng, trials, S, D = generator(14), 6000, 7, 40

@@ -241,7 +241,7 @@ def test_reasons():
     assert few.startswith(
         "whether new is better than old is undecided: gain +3 [-inf, +inf], n=5, p=0.062; about "
     )
-    assert few.endswith(" more seeds would probably decide")
+    assert few.endswith("about 1 more seed would probably decide")
 
 
 def test_as_dict_is_json():
@@ -315,7 +315,7 @@ def false_verdicts(claim, S, trials, *, heavy=False, **noise):
 )
 @pytest.mark.parametrize("S", [3, 5, 7, 10, 20])
 def test_false_verdicts_are_as_rare_as_promised(S, claim, heavy, documents):
-    """Seeds and pairs vary, gaussian or by Student's t with 3 degrees of freedom; documents do too, or do not."""
+    """Seeds vary, gaussian or heavy-tailed (Student's t with 3 degrees of freedom); documents too, or not."""
     trials = {3: 50, 5: 50, 7: 500, 10: 400, 20: 300}[S]
     wrong = false_verdicts(claim, S, trials, heavy=heavy, documents=documents, both=0.5)
     assert wrong <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)

@@ -1,0 +1,212 @@
+"""What runs recorded, as tables of words: the same cells for a page, a terminal, Markdown and CSV.
+
+Groups are the arms of a claim, or whatever `compare` puts together: label -> seed -> record.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from lmab.lab import guard
+from lmab.store import OUTSIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lmab.lab.stats import Interval
+    from lmab.store import Record
+
+    Groups = Mapping[str, Mapping[int, Record]]
+
+NOTHING = "–"  # noqa: RUF001  (a dash in a cell: there is no value)
+
+_COST = {
+    "seconds": "seconds",
+    "tokens": "tokens read",
+    "tokens_a_second": "tokens/s",
+    "parameters": "parameters, each once",
+    "flops_a_token": "FLOPs a token",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as words; the first column names the row. name: what the table shows, for those who do not see it."""
+
+    name: str
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    def right(self, column: int) -> bool:
+        """Is this a column of numbers? They stand flush right."""
+        cells = [row[column] for row in self.rows if row[column] not in ("", NOTHING)]
+        return column > 0 and bool(cells) and all(re.match(r"[-+[]?[\d.∞]", cell) for cell in cells)
+
+    def markdown(self) -> str:
+        """As GitHub reads it."""
+
+        def line(cells: Iterable[str]) -> str:
+            safe = (re.sub(r"([|\\<])", r"\\\1", cell).replace("\n", "<br>") for cell in cells)
+            return f"| {' | '.join(safe)} |"
+
+        rule = ["---:" if self.right(i) else "---" for i in range(len(self.head))]
+        return "\n".join([line(self.head), line(rule), *map(line, self.rows)]) + "\n"
+
+    def rich(self) -> RichTable:
+        """For a terminal; what does not fit is folded, since a number cut short is another number."""
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title=None)
+        for i, name in enumerate(self.head):
+            table.add_column(Text(name), justify="right" if self.right(i) else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row))  # Text: brackets of an interval are no markup
+        return table
+
+
+def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows with named values, every digit of a number kept; columns in the order of their first appearance."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def number(value: Any) -> str:
+    """A fact or a cost: four digits are enough, thousands are set apart."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return said(value)
+    if abs(value) >= 1e9:
+        return f"{value:.3e}"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def score(value: float, sign: str = "") -> str:
+    """A metric, or with sign "+" a difference of two."""
+    if not math.isfinite(value):
+        return NOTHING if math.isnan(value) else f"{value:{sign}}".replace("inf", "∞")
+    return f"{value:{sign}.4f}" if abs(value) < 1000 else f"{value:{sign}.5g}"
+
+
+def bounds(interval: Interval, sign: str = "") -> str:
+    """Two infinite ends say that the seeds are too few for any bound."""
+    if not (math.isfinite(interval.low) or math.isfinite(interval.high)):
+        return "unbounded" if interval.n else NOTHING
+    return f"[{score(interval.low, sign)}, {score(interval.high, sign)}]"
+
+
+def said(value: Any) -> str:
+    """A value of a configuration, as one would give it on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def together(values: Iterable[Any]) -> Any:
+    """What several seeds say of one thing: the mean of numbers, else every value that occurs."""
+    given = [v for v in values if v is not None]
+    if not given:
+        return None
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
+        return given[0] if len(set(given)) == 1 else math.fsum(given) / len(given)
+    return ", ".join(dict.fromkeys(map(said, given)))
+
+
+def cost(groups: Groups) -> Table:
+    """What a group took, by means over its seeds."""
+    rows = [
+        [label, str(len(runs))]
+        + [number(together(r.cost.get(key) for r in runs.values())) for key in _COST]
+        for label, runs in groups.items()
+    ]
+    note = "Means over seeds. Seconds are of this machine and of what else it did; the other figures are counts."
+    return Table("Cost", ["arm", "n", *_COST.values()], rows, note)
+
+
+def noise(groups: Groups) -> list[Table]:
+    """What each objective's noise did to the training text, one table an objective."""
+    names = dict.fromkeys(
+        name
+        for runs in groups.values()
+        for record in runs.values()
+        for name in record.config.get("objective", {})
+        if isinstance(record.facts.get(name), dict)
+    )
+    tables = []
+    for name in names:
+        found = {label: [r.facts.get(name) or {} for r in runs.values()] for label, runs in groups.items()}
+        keys = list(dict.fromkeys(key for facts in found.values() for fact in facts for key in fact))
+        rows = [
+            [label, *(number(together(fact.get(key) for fact in facts)) for key in keys)]
+            for label, facts in found.items()
+        ]
+        note = f"Counted on training rows; {NOTHING} where a knob is null. Means over seeds."
+        tables.append(Table(f"Noise of {name}", ["arm", *keys], rows, note))
+    return tables
+
+
+def data(groups: Groups) -> Table:
+    """Sizes, passes over the text and the unigram entropy. Groups that agree in everything are one column."""
+    leaves = {
+        label: [
+            {k: v for k, v in guard.flat(r.facts) if k.split(".")[0] not in r.config.get("objective", {})}
+            for r in runs.values()
+        ]
+        for label, runs in groups.items()
+        if runs
+    }
+    keys = dict.fromkeys(key for facts in leaves.values() for fact in facts for key in fact)
+    rows = {
+        key: [number(together(fact.get(key) for fact in facts)) for facts in leaves.values()] for key in keys
+    }
+    same = all(len(set(cells)) == 1 for cells in rows.values())
+    head = ["all arms"] if same else list(leaves)
+    body = [[key.replace(".", " ").replace("_", " "), *cells[: len(head)]] for key, cells in rows.items()]
+    return Table("Data", ["", *head], body)
+
+
+def configuration(configs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The keys in which groups differ, less those that cannot change a result."""
+    found = guard.differences(configs.values())
+    rows = [[key, *map(said, values)] for key, values in found.items() if not outside(key) and key != "seed"]
+    return Table("Differences of configuration", ["key", *configs], rows)
+
+
+def outside(key: str) -> bool:
+    """Does a dotted key stand outside the signature?"""
+    return any(key == path or key.startswith(f"{path}.") for path in OUTSIDE)
+
+
+def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str) -> Table | None:
+    """The paper's own figures beside ours. given: `columns` and arm -> its values, a value, or name -> value."""
+    arms = {arm: row for arm, row in given.items() if arm != "columns"}
+    columns = [str(c) for c in given.get("columns") or []]
+    for row in arms.values():
+        if isinstance(row, dict):
+            columns += [str(c) for c in row if str(c) not in columns]
+    width = max((len(row) for row in arms.values() if isinstance(row, list)), default=1 if arms else 0)
+    columns += [""] * (width - len(columns))
+    if not arms:
+        return None
+    rows = []
+    for arm in dict.fromkeys([*arms, *ours]):
+        row = arms.get(arm)
+        if isinstance(row, dict):
+            row = [{str(k): v for k, v in row.items()}.get(c) for c in columns]
+        cells = row if isinstance(row, list) else [row]
+        cells = [NOTHING if v is None else said(v) for v in cells]
+        rows.append([arm, *cells, *[NOTHING] * (len(columns) - len(cells)), ours.get(arm, NOTHING)])
+    note = "Shown for comparison of direction only: other data, other sizes. No rule uses these figures."
+    return Table("The paper's figures", ["arm", *columns, f"here: {metric}"], rows, note)

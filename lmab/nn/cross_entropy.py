@@ -1,0 +1,44 @@
+"""Cross entropy over a vocabulary, with as few passes over the scores as the mathematics needs.
+
+torch's own keeps log-probabilities, fills a second matrix with zeros for the backward pass and takes exponentials
+again there. Over a vocabulary that is a third of a small model's time. Here one exponential serves both passes.
+
+    N  targets   V  types
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """loss = log sum_v exp(z_v) - z_answer; its gradient is softmax(z) - onehot(answer)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+        highest = logits.max(-1, keepdim=True).values  # [N, 1]
+        asked = logits.gather(-1, answers[:, None])  # [N, 1]
+        scores = (logits - highest).exp_()  # [N, V]
+        total = scores.sum(-1, keepdim=True)  # [N, 1]
+        ctx.save_for_backward(scores, total, answers)
+        hits = (asked >= highest).squeeze(-1)
+        ctx.mark_non_differentiable(hits)
+        return (total.log() + highest - asked).squeeze(-1), hits
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        scores, total, answers = ctx.saved_tensors
+        gradient = gradients[0][:, None]  # [N, 1]
+        # In place: the largest matrix of the step is not copied. A second backward pass is refused by torch.
+        found = scores.mul_(gradient / total)
+        return found.scatter_add_(-1, answers[:, None], -gradient), None
+
+
+def cross_entropy(logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """logits: [N, V]; answers: [N] int64. Returns the losses in nats [N], and whether the answer had the highest
+    score [N] bool. Computed in float32 at least."""
+    return _CrossEntropy.apply(logits if logits.dtype == torch.float64 else logits.float(), answers)  # type: ignore[return-value]

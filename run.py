@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hydra
 from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    from lmab.store import Record
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
@@ -12,13 +17,20 @@ def main(cfg: DictConfig) -> object:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
+    from lmab.lab.door import enter
     from lmab.run import run
 
     inner = HydraConfig.get()
-    record = run(cfg, overrides=list(inner.overrides.task), hydra=OmegaConf.to_yaml(inner))
-    if inner.mode == RunMode.RUN:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        print(f"{record.state} {record.message or scores}\n{cfg.store}/{record.signature}/record.json")
+
+    def one() -> Record:
+        return run(cfg, overrides=list(inner.overrides.task), hydra=OmegaConf.to_yaml(inner))
+
+    if inner.mode != RunMode.RUN:
+        return one()
+    # Answered here, before Hydra adds words of its own to an exception.
+    record = enter(one)
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+    print(f"{record.state}: {record.message or scores}\n{cfg.store}/{record.signature}/record.json")
     return record
 
 

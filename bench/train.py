@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 SIZES = (
     (
         "vocab 30522, dim 256, depth 4, length 128",
-        ["tokenizer.vocab=30522", "model.dim=256", "model.depth=4", "model.heads=4", "model.ffn=1024"]
-        + ["segments.length=128", "trainer.batch=16", "objective.mlm.rate=0.15", "split.train=4000"]
-        + ["tokenizer.alphabet=1000"],
+        "tokenizer.vocab=30522 tokenizer.alphabet=1000 split.train=4000 segments.length=128 trainer.batch=16 "
+        "objective.mlm.rate=0.15 model.dim=256 model.depth=4 model.heads=4 model.ffn=1024",
         3.0,
     ),
-    ("mini: vocab 2048, dim 64, depth 2, length 32", [], 2.5),
+    ("mini: vocab 2048, dim 64, depth 2, length 32", "", 2.5),
 )
 
 
@@ -63,7 +62,11 @@ def _peer(config: dict[str, Any], data: Data, tokenizer_file: Path) -> Callable[
         )
     ).train()
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer_file), pad_token="[PAD]", mask_token="[MASK]", cls_token="[CLS]", sep_token="[SEP]"
+        tokenizer_file=str(tokenizer_file),
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
     )
     collator = transformers.DataCollatorForLanguageModeling(
         tokenizer, mlm_probability=config["objective"]["mlm"]["rate"]
@@ -78,7 +81,10 @@ def _peer(config: dict[str, Any], data: Data, tokenizer_file: Path) -> Callable[
     ids = {id(p) for p in spared}
     optimizer = torch.optim.AdamW(
         [
-            {"params": [p for p in network.parameters() if id(p) not in ids], "weight_decay": optim["weight_decay"]},
+            {
+                "params": [p for p in network.parameters() if id(p) not in ids],
+                "weight_decay": optim["weight_decay"],
+            },
             {"params": spared, "weight_decay": 0.0},
         ],
         lr=optim["lr"],
@@ -168,7 +174,7 @@ def main(turns: int, seconds: float) -> None:
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as store:
         for name, overrides, aim in SIZES:
-            ours, theirs, flops = measure(overrides, store, turns, seconds)
+            ours, theirs, flops = measure(overrides.split(), store, turns, seconds)
             ratio = statistics.median(ours) / statistics.median(theirs)
             each = sorted(a / b for a, b in zip(ours, theirs, strict=True))
             share = statistics.median(ours) * flops / matrix_speed()

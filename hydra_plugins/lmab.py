@@ -25,28 +25,26 @@ class Claims(SearchPathPlugin):
 class _Many(Sweeper):
     """Keeps what Hydra hands over, and leaves the sweep to a function of lmab.lab.sweeper."""
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.given = (hydra_context, task_function, config)
 
 
 class ClaimSweeper(_Many):
     """hydra/sweeper=claim: arms x seeds of a claim file, a verdict, a report."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from lmab.lab.sweeper import sweep_claim
+        from lmab.lab.sweeper import Hydra, sweep_claim
 
-        return sweep_claim(self, arguments)
+        return sweep_claim(Hydra(*self.given), arguments)
 
 
 class GridSweeper(_Many):
     """hydra/sweeper=basic: the product of all lists of values, as Hydra makes it, less what is done."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from lmab.lab.sweeper import sweep_grid
+        from lmab.lab.sweeper import Hydra, sweep_grid
 
-        return sweep_grid(self, arguments)
+        return sweep_grid(Hydra(*self.given), arguments)
 
 
 # "basic" takes the place of Hydra's own entry, which was stored before: plugins are loaded after the core.

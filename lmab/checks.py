@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # What a claim file adds to the configuration: the sweeper's, no part of a run.
-CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "departures")
+CLAIM = (
+    "claim",
+    "source",
+    "base",
+    "arms",
+    "measure",
+    "verdict",
+    "seeds",
+    "reported",
+    "plateau",
+    "departures",
+)
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -98,7 +109,7 @@ def _parameters(target: str, path: str) -> dict[str, tuple[Any, bool]]:
         hint = parameter.annotation
         if isinstance(hint, str):
             try:
-                hint = eval(hint, dict(scope))  # noqa: S307  (our own annotation, made a string by __future__)
+                hint = eval(hint, dict(scope))
             except NameError:  # imported for the type checker alone
                 hint = Any
         taken[name] = (Any if hint is inspect.Parameter.empty else hint, parameter.default is parameter.empty)
@@ -144,7 +155,7 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
 def _fits(config: dict[str, Any]) -> dict[str, Any]:
     """What only several parts together can say."""
     train, held = config["trainer"], config["evaluation"]
-    if not config["objective"]:
+    if not config.get("objective"):
         raise BadInput("objective=[] leaves nothing to learn: choose at least one, as in objective=[mlm].")
     if held["checkpoint"] not in ("last", "best"):
         raise BadInput(f"evaluation.checkpoint={held['checkpoint']} is neither last nor best.")

@@ -44,7 +44,7 @@ def philox(counter: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike], key: int)
 
 def uniform(words: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Map random words to [0, 1), 32 bits deep, same shape."""
-    return words * 2.0**-32
+    return words.astype(np.float64) * 2.0**-32
 
 
 def derive(*parts: object) -> int:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import TQDMProgressBar
 
 from lmab import checks, facts
 from lmab.data.collate import Collate
@@ -28,7 +30,6 @@ from lmab.data.rows import Rows
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Checkpoints, Recorder, last_whole
 from lmab.train.learner import Diverged, Learner, Learning
-
 from lmab.types import BadInput, Failed
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmab")
 
 
+def make(node: Mapping[str, Any], *args: Any) -> Any:
+    """The object that a node with `_target_` describes. BadInput: its class refuses the values, in its own words.
+
+    args go by position, since Hydra would take a dataclass given by name for configuration.
+    """
+    try:
+        return instantiate(node, *args)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, BadInput):
+            raise BadInput(str(error.__cause__)) from error
+        raise
+
+
 def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
     """The configuration as plain values, checked, with the corpus named by its content; and its signature.
 
@@ -46,13 +60,13 @@ def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
     """
     config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
     assert isinstance(config, dict)
-    config = checks.checked({str(k): v for k, v in config.items() if k not in checks.CLAIM})
+    config = checks.checked({str(k): v for k, v in config.items()})
     config["corpus"]["fingerprint"] = _fingerprint(json.dumps(config["corpus"]))
     return config, signature(config)
 
 
 def _corpus(config: Mapping[str, Any]) -> Any:
-    return instantiate({k: v for k, v in config["corpus"].items() if k != "fingerprint"})
+    return make({k: v for k, v in config["corpus"].items() if k != "fingerprint"})
 
 
 @cache
@@ -66,10 +80,10 @@ def rehearse(config: Mapping[str, Any]) -> None:
 
     BadInput: a corpus, a vocabulary, sizes.
     """
-    objectives = {name: instantiate(node) for name, node in config["objective"].items()}
+    objectives = {name: make(node) for name, node in config["objective"].items()}
     _, data = build_data(config, objectives)
     build_learner(config, objectives, data, None)
-    instantiate(config["tracker"])
+    make(config["tracker"])
 
 
 def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> Record:
@@ -83,6 +97,9 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     """
     config, name = resolve(cfg)
     store = Store(config["store"])
+    found = store.find(name)
+    if found is None or found.state not in FINAL:
+        rehearse(config)
     with store.lock(name):
         found = store.find(name)
         if found is not None and found.state in FINAL:
@@ -112,7 +129,7 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
-    tracker = instantiate(record.config["tracker"])
+    tracker = make(record.config["tracker"])
     try:
         _trained(record, store, tracker)
         record.state = "done"
@@ -127,9 +144,7 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
         text = traceback.format_exc()
         print(f"run {record.signature} failed:\n{text}", file=sys.stderr)
         write_whole(folder / "traceback.txt", text)
-        raise Failed(
-            f"Run {record.signature} failed ({record.message}): see {folder / 'traceback.txt'}."
-        ) from error
+        raise Failed(f"Run {record.signature} failed ({record.message}): see {folder / 'traceback.txt'}.") from error
     finally:
         try:
             tracker.close(record)
@@ -146,10 +161,10 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
         Path(config["store"]) / "data",
         corpus=_corpus(config),
         fingerprint=config["corpus"]["fingerprint"],
-        split=instantiate(config["split"]),
-        learner=instantiate(config["tokenizer"]),
-        segments=instantiate(config["segments"]),
-        held_out=instantiate(config["evaluation"]["segments"]),
+        split=make(config["split"]),
+        learner=make(config["tokenizer"]),
+        segments=make(config["segments"]),
+        held_out=make(config["evaluation"]["segments"]),
     )
     noises = {name: objective.noise for name, objective in objectives.items()}
     train, held = config["trainer"], config["evaluation"]
@@ -178,13 +193,12 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
 
 def build_learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Data, seed: int | None) -> Learner:
     """The model of a resolved configuration. seed: None for sizes without memory."""
-    return instantiate(
+    return make(
         config["model"],
-        # by position: Hydra would take a dataclass given by name for configuration
         Learning(
             objectives=objectives,
-            optim=instantiate(config["optim"]),
-            schedule=instantiate(config["schedule"]),
+            optim=make(config["optim"]),
+            schedule=make(config["schedule"]),
             steps=config["trainer"]["steps"],
             clip=config["trainer"]["clip"],
             seed=seed,
@@ -197,7 +211,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
     machine(train["threads"])
-    objectives = {name: instantiate(node) for name, node in config["objective"].items()}
+    objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
     learner = build_learner(config, objectives, data, config["seed"])
@@ -212,7 +226,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     )
     callbacks: list[pl.Callback] = [recorder, checkpoints]
     if config["display"]:
-        callbacks.append(pl.callbacks.TQDMProgressBar(refresh_rate=20))
+        callbacks.append(TQDMProgressBar(refresh_rate=20))
     trainer = pl.Trainer(
         accelerator=train["accelerator"],
         devices=train["devices"],
@@ -253,7 +267,7 @@ def machine(threads: int | None) -> None:
     # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
     torch.set_flush_denormal(True)
     # glibc gives blocks of more than a few hundred kilobytes back to the kernel and asks for them again at every
-    # step, and each page is cleared anew; kept, they cost nothing. mallopt(M_MMAP_THRESHOLD), mallopt(M_TRIM_THRESHOLD).
+    # step, and each page is cleared anew; kept, they cost nothing. The two are M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 2**30)

@@ -1,12 +1,12 @@
 """Where runs are kept: their names, their records, and who may write them.
 
-    runs/<signature>/
-        record.json       everything that is known of the run; written whole or not at all
-        config.yaml       the resolved configuration
-        .hydra/           config, overrides and hydra's own part, as Hydra's users expect
-        run.log           what the run said
-        traceback.txt     beside a failed run
-        checkpoints/      step-000500.ckpt, best.ckpt
+runs/<signature>/
+    record.json       everything that is known of the run; written whole or not at all
+    config.yaml       the resolved configuration
+    .hydra/           config, overrides and hydra's own part, as Hydra's users expect
+    run.log           what the run said
+    traceback.txt     beside a failed run
+    checkpoints/      step-000500.ckpt, best.ckpt
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The few things that travel between the rooms.
 
-    B  examples in a batch      T  positions      D  width of a hidden state
-    N  target places in a batch (all rows together)
+B  examples in a batch      T  positions      D  width of a hidden state
+N  target places in a batch (all rows together)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Example(NamedTuple):
     second: np.ndarray  # [B] where the second segment begins; `lengths` where there is none
     pair: np.ndarray  # [B] label of a pair objective, -1 where there is none
     document: np.ndarray  # [B] the document a row comes from (its first one where it crosses)
-    index: np.ndarray  # [B] the example's number in its split
+    number: np.ndarray  # [B] the example's number in its split
     epoch: np.ndarray  # [B] how often the example was seen before
 
 
@@ -101,8 +101,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         moved = {
-            f.name: value.to(device) if hasattr(value := getattr(self, f.name), "to") else value
-            for f in fields(self)
+            f.name: value.to(device) if hasattr(value := getattr(self, f.name), "to") else value for f in fields(self)
         }
         return replace(self, **moved | {"targets": {k: t.to(device) for k, t in self.targets.items()}})
 

@@ -28,9 +28,7 @@ class Shuffled(Dataset[tuple[Batch, ...]]):
     batch: examples a step. micro: examples a forward pass.
     """
 
-    def __init__(
-        self, rows: Rows, collate: Collate, *, batch: int, micro: int, steps: int, seed: int
-    ) -> None:
+    def __init__(self, rows: Rows, collate: Collate, *, batch: int, micro: int, steps: int, seed: int) -> None:
         self.rows, self.collate = rows, collate
         self.batch, self.micro, self.steps, self.seed = batch, micro, steps, seed
         self._orders: dict[int, np.ndarray] = {}  # the epochs at hand; a batch may straddle two
@@ -57,8 +55,7 @@ class Shuffled(Dataset[tuple[Batch, ...]]):
         whole = self.examples(step)
         parts = range(0, self.batch, self.micro)
         return tuple(
-            self.collate(type(whole)(*(column[start : start + self.micro] for column in whole)))
-            for start in parts
+            self.collate(type(whole)(*(column[start : start + self.micro] for column in whole))) for start in parts
         )
 
 

@@ -17,9 +17,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import sentencex
 from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
+from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without stubs)
 from tokenizers import Tokenizer
 
 from lmab.data import cache
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation", "test")
 # Part of every key: raise it when the same settings would make other files.
-_VERSION = 1
+_VERSION = 2
 _SENTENCE = Features({"document": Value("int32"), "sentence": Value("string")})
 
 
@@ -55,6 +55,12 @@ class Split:
     test: int
     language: str = "en"  # of the sentence splitter
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("train", 1), ("validation", 1), ("test", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise BadInput(f"split.{name}={value} splits nothing: give at least {least}.")
 
     def choose(self, texts: Iterator[str]) -> dict[int, str]:
         """Map a document's number in the corpus to its part. BadInput: fewer than three documents."""
@@ -85,7 +91,7 @@ def _sentences(corpus: Corpus, split: Split, folder: Path) -> None:
     writers = {part: ArrowWriter(path=str(folder / f"{part}.arrow"), features=_SENTENCE) for part in PARTS}
     for number, text in enumerate(corpus.documents()):
         if number in parts:
-            for sentence in sentencex.segment(split.language, text):
+            for sentence in segment(split.language, text):
                 if stripped := sentence.strip():
                     writers[parts[number]].write({"document": number, "sentence": stripped})
     for writer in writers.values():
@@ -95,9 +101,9 @@ def _sentences(corpus: Corpus, split: Split, folder: Path) -> None:
 def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The documents of a part in the order of the file, each with its sentences."""
     pairs = (
-        (number, sentence)
-        for batch in Dataset.from_file(str(path)).with_format("arrow").iter(1000)
-        for number, sentence in zip(batch["document"].to_pylist(), batch["sentence"].to_pylist(), strict=True)
+        (int(number), str(sentence))
+        for batch in Dataset.from_file(str(path)).data.table.to_batches()
+        for number, sentence in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
     for number, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
         yield number, [sentence for _, sentence in group]
@@ -192,6 +198,7 @@ def prepare(
 
     path = cache.build(root / stage / "tokenizer", learn) / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True  # a text that says [MASK] is text
     words = vocabulary(tokenizer, learner.vocab)
 
     folders: dict[str, Path] = {}

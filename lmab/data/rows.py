@@ -53,6 +53,6 @@ class Rows:
             second=self._second[index],
             pair=self._pair[index],
             document=self.document[index],
-            index=index,
+            number=index,
             epoch=epoch,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,24 +39,40 @@ class WordPiece:
 
     def learn(self, sentences: Iterable[str]) -> Tokenizer:
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
+        normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
+        splitter = pre_tokenizers.BertPreTokenizer()
+        words = Counter(
+            word for sentence in sentences for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(sentence))
+        )
+        # The library numbers continuing characters, and cuts the alphabet, in the order of a hash map that is
+        # another in every process, and breaks ties between merges by these numbers. So it is told them.
+        counts: Counter[str] = Counter()
+        for word, n in words.items():
+            for character in word:
+                counts[character] += n
+        kept = sorted(counts, key=lambda character: (-counts[character], character))[: self.alphabet]
+        inside = sorted({character for word in words for character in word[1:]}.intersection(kept))
         trainer = trainers.WordPieceTrainer(
             vocab_size=self.vocab,
-            special_tokens=special,
-            limit_alphabet=self.alphabet,
+            special_tokens=[*special, *(f"##{character}" for character in inside)],
+            initial_alphabet=kept,
+            limit_alphabet=len(kept),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(sentences, trainer)
-        if tokenizer.get_vocab_size() > self.vocab:
+        learnt = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        learnt.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        learnt.train_from_iterator(words.elements(), trainer)
+        if learnt.get_vocab_size() > self.vocab:
             # The trainer keeps every character, alone and as a continuation, whatever size was asked for.
             raise BadInput(
                 f"tokenizer.vocab={self.vocab} is smaller than the alphabet of the training text with its "
-                f"special tokens, {tokenizer.get_vocab_size()}: raise tokenizer.vocab to at least that, or "
+                f"special tokens, {learnt.get_vocab_size()}: raise tokenizer.vocab to at least that, or "
                 f"lower tokenizer.alphabet={self.alphabet}."
             )
+        tokenizer = Tokenizer(models.WordPiece(learnt.get_vocab(), unk_token="[UNK]"))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+        tokenizer.decoder = decoders.WordPiece()
+        tokenizer.add_special_tokens(special)
         return tokenizer
 
 

@@ -111,9 +111,7 @@ def _refuse(claim: Claim, file: str) -> None:
     for comparison in claim.verdict:
         for arm in (comparison.treatment, comparison.control):
             if arm not in claim.arms:
-                raise BadInput(
-                    f"{file}: its verdict names the arm {arm!r}: {checks.nearest(arm, list(claim.arms))}"
-                )
+                raise BadInput(f"{file}: its verdict names the arm {arm!r}: {checks.nearest(arm, list(claim.arms))}")
     if len(set(claim.seeds)) < len(claim.seeds):
         raise BadInput(f"{file}: seeds {claim.seeds} name one seed twice, which is no further evidence.")
     least = stats.least_seeds(claim.level, len(claim.verdict))
@@ -131,16 +129,12 @@ def refuse_arms(claim: Claim, configs: Mapping[str, Mapping[str, Any]]) -> None:
     for arm, config in configs.items():
         twin = names.setdefault(signature(config), arm)
         if twin != arm:
-            raise BadInput(
-                f"{file}: the arms {twin} and {arm} compose to the same run, so they differ in nothing."
-            )
+            raise BadInput(f"{file}: the arms {twin} and {arm} compose to the same run, so they differ in nothing.")
     metric = claim.measure.metric
     for arm, config in configs.items():
         known = guard.metrics(config)
         if metric not in known:
-            raise BadInput(
-                f"{file}: the arm {arm} records no metric {metric}: {checks.nearest(metric, known)}"
-            )
+            raise BadInput(f"{file}: the arm {arm} records no metric {metric}: {checks.nearest(metric, known)}")
     if keys := guard.redefined(metric, list(configs.values())):
         raise BadInput(
             f"{file}: {metric} cannot rank these arms, since they differ in {', '.join(keys)}, which changes what "

@@ -66,10 +66,7 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record]) -> Con
             missing,
         )
     verdict = judge(
-        {
-            arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()}
-            for arm, by_seed in arms.items()
-        },
+        {arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()} for arm, by_seed in arms.items()},
         np.array(scored[0].weights[metric]),
         claim.verdict,
         better=claim.measure.better,

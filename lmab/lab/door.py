@@ -7,9 +7,10 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from hydra.errors import CompactHydraException, MissingConfigException
+from hydra.errors import CompactHydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from lmab.checks import nearest
@@ -18,66 +19,72 @@ from lmab.types import BadInput, Failed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T")
+_ROOT = Path(__file__).parents[2]
 
-def enter(main: Callable[[], object]) -> None:
-    """Call a front door. Whatever a user could mend is one sentence on standard error."""
+
+def enter(work: Callable[[], T]) -> T:
+    """Do the work of a front door. Whatever a user could mend is one sentence on standard error."""
     # Hydra prints its own exceptions over many lines and leaves; so told, it hands them on.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     logging.basicConfig(level=logging.WARNING, format="lmab: %(message)s", stream=sys.stderr)
+    logging.getLogger("lmab").setLevel(logging.INFO)
     try:
-        main()
+        return work()
     except BadInput as error:
-        _refuse(str(error))
+        _leave(2, str(error))
     except Failed as error:
-        print(f"lmab: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        _leave(1, str(error))
     except (CompactHydraException, OmegaConfBaseException) as error:
-        _refuse(explained(error))
+        _leave(2, explained(error))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _refuse(f"No space is left on the disk of {error.filename or 'the store'}: make room and give the same line again; runs go on from their last checkpoint.")
+        where = error.filename or "the store"
+        _leave(2, f"No space is left for {where}: make room and give the same line again, runs go on.")
     except KeyboardInterrupt:
-        print("lmab: interrupted; the same line goes on from the last checkpoint.", file=sys.stderr)
-        raise SystemExit(130) from None
+        _leave(130, "Interrupted; the same line goes on from the last checkpoint.")
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _leave(status: int, sentence: str) -> NoReturn:
     print(f"lmab: {sentence}", file=sys.stderr)
-    raise SystemExit(2) from None
+    raise SystemExit(status)
 
 
 def explained(error: Exception) -> str:
     """What Hydra or OmegaConf complains of, in one sentence that names the nearest right key or choice."""
     text = str(error)
     if isinstance(error, MissingConfigException) and error.options:
-        wanted = (error.missing_cfg_file or "").rpartition("/")
-        options = [o.removesuffix(".yaml") for o in error.options]
-        return f"There is no {wanted[0]}={wanted[2]}: {nearest(wanted[2], options)}"
-    if found := re.search(r"Could not override '([^']+)'", text):
-        return f"There is no key {found[1]}: {nearest(found[1], _keys())}"
-    if found := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
-        return f"There is no key {found[2]}: {nearest(found[2], _keys())}"
-    if found := re.search(r"In '([^']+)': Could not find '([^']+)'", text):
-        return f"{found[1]} asks for {found[2]}, which does not exist."
+        group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+        return f"There is no {group}={choice}: {nearest(choice, [o.removesuffix('.yaml') for o in error.options])}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} cannot be read as key=value: {text.splitlines()[0]}."
+    if found := re.search(r"Could not override '([^']+)'|full_key: (\S+)", text):
+        key = found[1] or found[2]
+        known = _keys()
+        if key in known:
+            return f"There is no key {key} under these choices: the default choice of its group has one."
+        return f"There is no key {key}: {nearest(key, known)}"
+    if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
+        group, _, choice = found[1].partition("/")
+        folder = (_ROOT if group == "sweeps" else _ROOT / "conf") / group
+        known = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
+        return f"There is no {group}={choice}: {nearest(choice, known)}"
     return " ".join(text.split()).rstrip(".") + "."
 
 
 def _keys() -> list[str]:
     """Every key of the default configuration, and every group."""
-    from pathlib import Path
-
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
     from lmab.lab.guard import flat
 
-    root = Path(__file__).parents[2] / "conf"
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(root), version_base="1.3"):
+    with initialize_config_dir(str(_ROOT / "conf"), version_base="1.3"):
         cfg = OmegaConf.to_container(compose("config"), resolve=False)
     assert isinstance(cfg, dict)
-    groups = [p.name for p in root.iterdir() if p.is_dir()]
+    groups = [p.name for p in (_ROOT / "conf").iterdir() if p.is_dir()]
     keys = [key for key, _ in flat({str(k): v for k, v in cfg.items()})]
     return [*keys, *groups, "sweeps"]

@@ -1,8 +1,8 @@
 """Figures of runs as inline SVG, in the colours of the page that holds them.
 
-A figure is drawn with stand-in colours, which become the page's CSS variables afterwards, and with real text in
-the page's own font: so it follows light and dark, and can be read and searched. Nothing here depends on the
-clock or on pyplot's global state; the same records give the same bytes.
+A figure is drawn with stand-in colours, which become the page's CSS variables afterwards, and with real text
+in the page's own font: so it follows light and dark, and can be read and searched. Nothing here depends on
+the clock or on pyplot's global state; the same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from matplotlib.axes import Axes
 
@@ -69,12 +70,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a figure: a value for every seed, the interval of their centre, and lines that a rule draws."""
+    """One line of a figure: a value for every seed, the interval of their centre, and a rule's margins.
+
+    tone: which arm's colour and marker, the row's own place if None.
+    """
 
     label: str
     values: Sequence[float]
     interval: Interval | None
     margins: Sequence[float] = ()
+    tone: int | None = None
 
 
 def rows(title: str, drawn: Sequence[Row], axis: str, *, zero: bool = False) -> Figure:
@@ -105,11 +110,11 @@ def _unbounded(row: Row) -> bool:
 
 
 def _row(axes: Axes, place: int, row: Row) -> None:
-    colour = _ARMS[place % len(_ARMS)]
+    tone = place if row.tone is None else row.tone
+    colour, marker = _ARMS[tone % len(_ARMS)], _MARKERS[tone % len(_MARKERS)]
     values = [v for v in row.values if math.isfinite(v)]
     # Seeds a little apart and beneath the bar, so that equal scores can be counted.
     below = place + 0.18 + 0.16 * (np.arange(len(values)) % 3 - 1) * (len(values) > 1)
-    marker = _MARKERS[place % len(_MARKERS)]
     axes.plot(values, below, marker, color=colour, markersize=4.5, alpha=0.75, markeredgewidth=0)
     if row.interval is not None and math.isfinite(row.interval.estimate):
         if not _unbounded(row):
@@ -121,7 +126,7 @@ def _row(axes: Axes, place: int, row: Row) -> None:
 
 
 def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = ()) -> Figure | None:
-    """A metric over steps: means of seeds, and a band from the lowest seed to the highest. None: no run has it.
+    """A metric over steps: means of seeds, and a band from the lowest seed to the highest. None: none has it.
 
     unigram: entropies of the unigram distribution, in nats, drawn as dashed lines.
     """
@@ -153,6 +158,22 @@ def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = (
     return _figure(title, draw, 3.1, caption)
 
 
+def learning(groups: Groups, metric: str) -> list[Figure | None]:
+    """Curves of a test metric, `test/objective_quantity`, on held-out and on training text."""
+    name = metric.partition("/")[2]
+    objective, _, quantity = name.rpartition("_")
+    records = [record for runs in groups.values() for record in runs.values()]
+    nats = quantity == "loss" and any(f"learnt/{objective}_gain" in r.metrics for r in records)
+    entropies = [r.facts.get("unigram_nats", {}) for r in records] if nats else []
+    unigram = sorted({round(e["validation"], 6) for e in entropies if "validation" in e})
+    held_out = curves(f"On held-out text: val/{name}", groups, f"val/{name}", unigram)
+    own = f"train/{name}" if any(f"train/{name}" in r.curves for r in records) else f"train/{objective}_loss"
+    return [
+        held_out,
+        curves(f"On training text: {own}", groups, own, unigram if own.endswith("_loss") else ()),
+    ]
+
+
 def _over_steps(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[np.ndarray, np.ndarray]:
     """Curves of several seeds to steps [T] and lowest, mean and highest [3, T], where a value is finite."""
     points: dict[int, list[float]] = {}
@@ -166,7 +187,7 @@ def _over_steps(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[np.ndarra
 
 
 def _scale(axes: Axes, values: np.ndarray) -> None:
-    """Losses that begin at 17 nats and end at 1 would leave nothing to see below: then the axis is logarithmic."""
+    """Losses that begin at 17 nats and end at 1 would leave nothing to see below: then it is logarithmic."""
     low, high = float(values.min()), float(values.max())
     if low > 0 and high / low > 2.5:
         axes.set_yscale("log")
@@ -178,7 +199,7 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
 
 def _figure(title: str, draw: Callable[[Canvas], None], height: float, caption: str) -> Figure:
     """Draw under our own style, whatever the user's matplotlibrc says."""
-    style: list[str | Mapping[str, Any]] = ["default", {**_STYLE, "svg.hashsalt": title}]
+    style: list[str | Path | dict[str, Any]] = ["default", {**_STYLE, "svg.hashsalt": title}]
     with matplotlib.style.context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font has it
         canvas = Canvas(figsize=(_WIDTH, height), layout="constrained")
@@ -194,11 +215,13 @@ def _inline(svg: str, label: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    svg = re.sub(r"<svg[^>]*>", f'<svg {box[0]} role="img" aria-label="{escape(label)}">', svg, count=1)
+    head = f'<svg {box[0]} role="img" aria-label="{escape(label)}">'
+    svg = re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # it would hold for the whole page
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
     names = {_INK: "ink", _LINE: "line"} | {colour: f"arm{i}" for i, colour in enumerate(_ARMS)}
     for colour, name in names.items():
         svg = svg.replace(colour, f"var(--{name})")
-    return Markup(svg)  # noqa: S704  (matplotlib has escaped what it was given)
+    return Markup(svg)

@@ -1,30 +1,42 @@
-"""The report of a claim: written beside the runs, and said on the terminal."""
+"""The report of a claim: a page, a table and the verdict as data, written beside the runs, and what is said.
+
+Nothing in it comes from the clock or from the machine that writes it, only from records: the same line again
+gives the same bytes.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from typing import TYPE_CHECKING, NamedTuple
+import math
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
+from rich.text import Text
 
+from lmab.lab import findings, plots, tables
+from lmab.lab.page import Page, Section, console, folder
+from lmab.lab.plots import Row
+from lmab.lab.tables import Table
 from lmab.store import write_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lmab.lab.conclusion import Cell, Conclusion
     from lmab.store import Record
 
+    Departures = Mapping[str, Sequence[Any]]  # key -> (in the paper, here)
+
 
 class Paths(NamedTuple):
-    """Where a report lies."""
+    """What a report wrote."""
 
-    folder: Path
-
-    @property
-    def html(self) -> Path:
-        return self.folder / "report.html"
+    html: Path
+    markdown: Path
+    csv: Path
+    verdict: Path
 
 
 def write(
@@ -32,22 +44,146 @@ def write(
     conclusion: Conclusion,
     cells: list[Cell],
     overrides: list[str],
-    departures: dict | None = None,
+    departures: Departures | None = None,
 ) -> Paths:
-    names = "".join(sorted(c.signature for c in cells)).encode()
-    digest = hashlib.blake2b(names, digest_size=4).hexdigest()
-    paths = Paths(root / f"{conclusion.claim.name.replace('/', '-')}-{conclusion.budget}-{digest}")
-    write_whole(paths.folder / "verdict.json", json.dumps({"sentence": conclusion.sentence}))
-    write_whole(paths.html, f"<p>{conclusion.sentence}</p>")
+    """Write the report of a claim to a folder of its own below `root`.
+
+    cells: all that were planned, also those without a score. overrides: what was asked on the command line.
+    departures: key -> (in the paper, at this budget). OSError: the folder cannot be written.
+    """
+    claim = conclusion.claim
+    place = root / folder([claim.name, conclusion.budget], (c.signature for c in cells))
+    paths = Paths(*(place / file for file in ("report.html", "table.md", "table.csv", "verdict.json")))
+    command = f"python run.py -m {shlex.join(overrides)}"
+    page = Page(
+        title=f"{claim.name} at budget {conclusion.budget}",
+        words=claim.claim,
+        source=f"{claim.source.paper}, {claim.source.where}",
+        arxiv=claim.source.arxiv if re.fullmatch(r"[\w.-]+(/\d+)?", claim.source.arxiv) else "",
+        answer=conclusion.answer,
+        sentence=conclusion.sentence,
+        sections=_sections(conclusion, cells, command, departures or {}),
+    )
+    head = f"# {page.title}\n\n{claim.claim} ({page.source})\n\n**{conclusion.sentence}**\n"
+    write_whole(paths.html, page.html())
+    write_whole(paths.markdown, "\n".join([head, *(t.markdown() for t in findings.results(conclusion))]))
+    write_whole(paths.csv, tables.as_csv(findings.rows(conclusion)))
+    write_whole(paths.verdict, json.dumps(_data(conclusion, command), indent=1, ensure_ascii=False) + "\n")
     return paths
 
 
 def say(conclusion: Conclusion, paths: Paths) -> None:
-    console = Console(width=200)
-    console.print(conclusion.sentence, markup=False)
-    console.print(str(paths.html), markup=False)
+    """Print the arms, the verdict, what has no score, and where the report is."""
+    out = console()
+    out.print(findings.arms(conclusion).rich())
+    out.print(Text(conclusion.sentence, style="bold"))
+    for cell, why in conclusion.missing:
+        out.print(Text(f"{cell.arm} seed {cell.seed}, {cell.signature}: {findings.why(why)}", style="red"))
+    out.print(Text(str(paths.html)), soft_wrap=True)
 
 
 def say_runs(records: list[Record], by: list[str]) -> None:
-    for r in records:
-        print(r.signature, r.state, *(f"{k}={r.value(k)}" for k in by))
+    """Print a table of runs, and of means where there are several seeds. by: what was varied, a key of the
+    configuration, a group of keys, or a choice that is no key, such as experiment."""
+    out = console()
+    metrics = list(dict.fromkeys(m for r in records for m in r.metrics if m.startswith("test/")))[:3]
+    for table in tables.runs(records, by, metrics):
+        out.print(table.rich())
+    for record in records:
+        if record.message:
+            out.print(Text(f"{record.signature} {record.state}: {record.message}", style="red"))
+    if by and records:
+        known = dict.fromkeys(k if any(r.value(k) is not None for r in records) else "sweep.arm" for k in by)
+        out.print(Text(f"python -m lmab compare {' '.join(f'--by {key}' for key in known)}"), soft_wrap=True)
+
+
+def _data(conclusion: Conclusion, command: str) -> dict[str, Any]:
+    """verdict.json."""
+    return {
+        "answer": conclusion.answer,
+        "sentence": conclusion.sentence,
+        "budget": conclusion.budget,
+        "command": command,
+        "claim": conclusion.claim.as_dict(),
+        "verdict": conclusion.verdict.as_dict() if conclusion.verdict else None,
+        "scores": {
+            arm: {str(seed): value if math.isfinite(value) else None for seed, value in scores.items()}
+            for arm, scores in findings.scores(conclusion).items()
+        },
+        "runs": {
+            arm: {str(seed): record.signature for seed, record in sorted(runs.items())}
+            for arm, runs in conclusion.arms.items()
+        },
+        "missing": [
+            {"arm": c.arm, "seed": c.seed, "signature": c.signature, "why": findings.why(why)}
+            for c, why in conclusion.missing
+        ],
+    }
+
+
+def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departures: Departures) -> list[Section]:
+    claim, groups = conclusion.claim, conclusion.arms
+    records = [record for runs in groups.values() for record in runs.values()]
+    metric, unit = claim.measure.metric, claim.measure.unit
+    first = {cell.arm: cell.config for cell in reversed(cells)}
+    configs = {arm: first[arm] for arm in claim.arms if arm in first}
+    intervals = conclusion.verdict.arms if conclusion.verdict else {}
+    scores = findings.scores(conclusion)
+    ours = {arm: tables.score(tables.mean(values)) for arm, values in scores.items()}
+    arms = [Row(arm, list(values.values()), intervals.get(arm)) for arm, values in scores.items()]
+    axis = f"{metric} ({unit}), {claim.measure.better} is better"
+    left = [[key, *map(tables.said, pair)] for key, pair in departures.items()]
+    away = Table("Departures from the paper", ["key", "in the paper", "here"], left)
+    paper = tables.reported(claim.reported, ours, metric)
+    return [
+        Section(
+            "What was found",
+            tables=findings.results(conclusion),
+            figures=[plots.rows(f"{metric} of every seed", arms, axis), _differences(conclusion)] if records else [],
+        ),
+        Section("Learning curves", figures=plots.learning(groups, metric)),
+        Section("The paper's figures", tables=[paper] if paper else []),
+        Section("Cost", tables=[tables.cost(groups)] if records else []),
+        Section("What the noise really did", tables=tables.noise(groups)),
+        Section("Data", tables=[tables.data(groups)] if records else []),
+        Section("Where the arms differ", tables=[tables.configuration(configs)]),
+        Section("Where this budget departs from the paper", tables=[away] if left else []),
+        reproduced(records, command),
+        Section("Runs", tables=[findings.runs(conclusion, cells)]),
+    ]
+
+
+def _differences(conclusion: Conclusion) -> plots.Figure | None:
+    """Gains seed by seed, against zero and the margins of the rules."""
+    measure, scores = conclusion.claim.measure, findings.scores(conclusion)
+    sign = -1 if measure.better == "lower" else 1
+    drawn = []
+    for j in findings.judged(conclusion):
+        c = j.comparison
+        ours, theirs = scores[c.treatment], scores[c.control]
+        values = [sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
+        margins = {"not_worse": [-c.margin], "equivalent": [-c.margin, c.margin]}.get(c.rule, [c.margin])
+        tone = list(scores).index(c.treatment)
+        row = Row(f"{c.treatment} over {c.control}", values, j.gain, margins if c.margin else [], tone)
+        drawn.append(row)
+    if not any(row.values for row in drawn):
+        return None
+    axis = f"gain ({measure.unit}); to the right the first is better"
+    return plots.rows("Paired differences, seed by seed", drawn, axis, zero=True)
+
+
+def reproduced(records: Sequence[Record], command: str) -> Section:
+    """How to do it again: the line, the code, the versions that the runs recorded."""
+    revisions = dict.fromkeys(str(r.code.get("revision", "unknown")) for r in records)
+    dirty = sum(bool(r.code.get("dirty")) for r in records)
+    warning = ""
+    if dirty:
+        warning = (
+            f"The working tree had uncommitted changes in {dirty} of {len(records)} runs: the revision alone "
+            f"does not give their code back."
+        )
+    names = dict.fromkeys(key for r in records for key in r.versions)
+    rows = [[key, tables.said(tables.together(r.versions.get(key) for r in records))] for key in names]
+    rows += [["git revision", ", ".join(revisions)]] if records else []
+    table = Table("Versions", ["part", "version"], rows)
+    return Section("How to reproduce it", warning=warning, command=command, tables=[table])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 ROUNDS = 3  # how often cells are launched whose worker died without a word (out of memory, killed)
 
 
-class Hydra:
-    """What a sweeper was given by Hydra; the plugin itself has these three attributes."""
+class Hydra(NamedTuple):
+    """What a sweeper is given by Hydra."""
 
     hydra_context: HydraContext
     task_function: TaskFunction

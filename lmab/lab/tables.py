@@ -41,17 +41,20 @@ _COST = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as words; the first column names the row. name: what the table shows, for those who do not see it."""
+    """Cells as words; the first column names the row. name: of the table, for those who do not see it."""
 
     name: str
     head: list[str]
     rows: list[list[str]]
     note: str = ""
 
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
     def right(self, column: int) -> bool:
         """Is this a column of numbers? They stand flush right."""
         cells = [row[column] for row in self.rows if row[column] not in ("", NOTHING)]
-        return column > 0 and bool(cells) and all(re.match(r"[-+[]?[\d.∞]", cell) for cell in cells)
+        return column > 0 and bool(cells) and all(re.fullmatch(r"[-+\[\]\d.,∞e ]+", cell) for cell in cells)
 
     def markdown(self) -> str:
         """As GitHub reads it."""
@@ -64,8 +67,8 @@ class Table:
         return "\n".join([line(self.head), line(rule), *map(line, self.rows)]) + "\n"
 
     def rich(self) -> RichTable:
-        """For a terminal; what does not fit is folded, since a number cut short is another number."""
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title=None)
+        """For a terminal. What does not fit is folded, since a number cut short is another number."""
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(self.head):
             table.add_column(Text(name), justify="right" if self.right(i) else "left", overflow="fold")
         for row in self.rows:
@@ -74,7 +77,7 @@ class Table:
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows with named values, every digit of a number kept; columns in the order of their first appearance."""
+    """Rows with named values, every digit of a number kept; columns in the order of first appearance."""
     rows = list(rows)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO(newline="")
@@ -86,13 +89,13 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def number(value: Any) -> str:
     """A fact or a cost: four digits are enough, thousands are set apart."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return NOTHING
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return said(value)
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return NOTHING if value is None else said(value)
+    if not math.isfinite(value):
+        return score(value)
     if abs(value) >= 1e9:
         return f"{value:.3e}"
-    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}"
 
 
 def score(value: float, sign: str = "") -> str:
@@ -107,6 +110,24 @@ def bounds(interval: Interval, sign: str = "") -> str:
     if not (math.isfinite(interval.low) or math.isfinite(interval.high)):
         return "unbounded" if interval.n else NOTHING
     return f"[{score(interval.low, sign)}, {score(interval.high, sign)}]"
+
+
+def effect(value: float) -> str:
+    """d_z; there is none for seeds that all gain the same."""
+    return f"{value:.2f}" if math.isfinite(value) else NOTHING
+
+
+def mean(scores: Mapping[int, float]) -> float:
+    """Over seeds; nan where there are none."""
+    return math.fsum(scores.values()) / len(scores) if scores else math.nan
+
+
+def scored(record: Record, metric: str) -> float:
+    """A run's score: the metric it recorded, else the mean over documents that makes it; nan if neither."""
+    if metric in record.metrics or metric not in record.scores:
+        return record.metrics.get(metric, math.nan)
+    pairs = [p for p in zip(record.weights[metric], record.scores[metric], strict=True) if p[0] > 0]
+    return math.fsum(w * v for w, v in pairs) / math.fsum(w for w, _ in pairs)
 
 
 def said(value: Any) -> str:
@@ -127,8 +148,7 @@ def together(values: Iterable[Any]) -> Any:
 def cost(groups: Groups) -> Table:
     """What a group took, by means over its seeds."""
     rows = [
-        [label, str(len(runs))]
-        + [number(together(r.cost.get(key) for r in runs.values())) for key in _COST]
+        [label, str(len(runs))] + [number(together(r.cost.get(key) for r in runs.values())) for key in _COST]
         for label, runs in groups.items()
     ]
     note = "Means over seeds. Seconds are of this machine and of what else it did; the other figures are counts."
@@ -168,9 +188,7 @@ def data(groups: Groups) -> Table:
         if runs
     }
     keys = dict.fromkeys(key for facts in leaves.values() for fact in facts for key in fact)
-    rows = {
-        key: [number(together(fact.get(key) for fact in facts)) for facts in leaves.values()] for key in keys
-    }
+    rows = {key: [number(together(fact.get(key) for fact in facts)) for facts in leaves.values()] for key in keys}
     same = all(len(set(cells)) == 1 for cells in rows.values())
     head = ["all arms"] if same else list(leaves)
     body = [[key.replace(".", " ").replace("_", " "), *cells[: len(head)]] for key, cells in rows.items()]
@@ -190,7 +208,7 @@ def outside(key: str) -> bool:
 
 
 def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str) -> Table | None:
-    """The paper's own figures beside ours. given: `columns` and arm -> its values, a value, or name -> value."""
+    """The paper's own figures beside ours. given: `columns`, and arm -> values, a value, or name -> value."""
     arms = {arm: row for arm, row in given.items() if arm != "columns"}
     columns = [str(c) for c in given.get("columns") or []]
     for row in arms.values():
@@ -210,3 +228,33 @@ def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str) -> 
         rows.append([arm, *cells, *[NOTHING] * (len(columns) - len(cells)), ours.get(arm, NOTHING)])
     note = "Shown for comparison of direction only: other data, other sizes. No rule uses these figures."
     return Table("The paper's figures", ["arm", *columns, f"here: {metric}"], rows, note)
+
+
+def runs(records: list[Record], by: list[str], metrics: list[str]) -> list[Table]:
+    """A line a run; and where seeds share all that was varied, a line of means over those that are done."""
+    rows, groups = [], {}
+    for record in records:
+        label = [varied(record, key) for key in by]
+        scores = [score(scored(record, metric)) for metric in metrics]
+        done = f"{record.step}/{record.steps}"
+        rows.append([record.signature, *label, str(record.seed), record.state, done, *scores])
+        if record.state == "done":
+            groups.setdefault(tuple(label), {})[record.signature] = record
+    tables = [Table("Runs", ["run", *by, "seed", "state", "step", *metrics], rows)]
+    if any(len(group) > 1 for group in groups.values()):
+        means = [
+            [*label, str(len(group))]
+            + [score(mean({r.seed: scored(r, metric) for r in group.values()})) for metric in metrics]
+            for label, group in groups.items()
+        ]
+        tables.append(Table("Means over seeds", [*by, "n", *(f"mean {metric}" for metric in metrics)], means))
+    return tables
+
+
+def varied(record: Record, key: str) -> str:
+    """What a run had at a key: its value, the class of a group, or else what was asked for."""
+    value = record.value(key)
+    if isinstance(value, dict):
+        value = value["_target_"].rpartition(".")[2] if "_target_" in value else "+".join(value)
+    asked = [line.partition("=")[2] for line in record.overrides if line.lstrip("+~").startswith(f"{key}=")]
+    return said(asked[-1] if value is None and asked else value)

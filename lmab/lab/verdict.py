@@ -87,9 +87,7 @@ class Comparison:
         zero = self.rule == "better"  # the only rule that says something without a margin
         if not 0 <= self.margin < math.inf or (self.margin == 0 and not zero):
             least = "at least 0" if zero else "above 0"
-            raise BadInput(
-                f"Rule {self.rule} needs a margin {least} (in the score's unit), not {self.margin}."
-            )
+            raise BadInput(f"Rule {self.rule} needs a margin {least} (in the score's unit), not {self.margin}.")
 
 
 def ranked(arms: Sequence[str]) -> list[Comparison]:
@@ -191,9 +189,7 @@ def reason(judged: Judged, unit: str = "") -> str:
 class _Test:
     """A comparison on its gain [S, D], before the other comparisons are heard."""
 
-    def __init__(
-        self, comparison: Comparison, gain: Array, weights: Array, seed: int, replicates: int
-    ) -> None:
+    def __init__(self, comparison: Comparison, gain: Array, weights: Array, seed: int, replicates: int) -> None:
         # Named by the pair and not by its place, so that no order of arms or comparisons changes a draw.
         rng = _generator(seed, *sorted((comparison.treatment, comparison.control)))
         self.comparison = comparison
@@ -224,9 +220,7 @@ class _Test:
     def _p(self, side: Side) -> float:
         """One-sided p against a statement, by the more cautious of both tests."""
         bound = side.sign * side.bound
-        return max(
-            stats.flip_p(side.sign * self.values, bound), stats.bootstrap_p(side.sign * self.draws, bound)
-        )
+        return max(stats.flip_p(side.sign * self.values, bound), stats.bootstrap_p(side.sign * self.draws, bound))
 
     def _further(self, level: float, comparisons: int) -> int | None:
         """Seeds that would probably bring one verdict or the other, if the gain stays what it seems to be."""
@@ -234,9 +228,7 @@ class _Test:
         def seeds(side: Side, ways: int) -> float:
             if not (len(self.values) and side.sign * (self.values.mean() - side.bound) > 0):
                 return math.inf
-            more = stats.further_seeds(
-                self.values, side.bound, level, comparisons * ways, documents=self.documents
-            )
+            more = stats.further_seeds(self.values, side.bound, level, comparisons * ways, documents=self.documents)
             return math.inf if more is None else more
 
         either, rule = [max(seeds(side, 1) for side in self.rule.support)], self.rule

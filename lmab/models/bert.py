@@ -1,10 +1,10 @@
 """BERT (Devlin, Chang, Lee, Toutanova 2018, arXiv 1810.04805): a bidirectional Transformer encoder.
 
-    paper         here
-    L             depth
-    H             dim
-    A             heads
-    4H            ffn
+paper         here
+L             depth
+H             dim
+A             heads
+4H            ffn
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class BERT(Learner):
         with torch.device("meta"):
             layers = [
                 Layer(
-                    attention=Attention(
-                        dim=dim, heads=heads, dropout=attention_dropout, position=Absolute()
-                    ),
+                    attention=Attention(dim=dim, heads=heads, dropout=attention_dropout, position=Absolute()),
                     dim=dim,
                     ffn=ffn,
                     dropout=dropout,

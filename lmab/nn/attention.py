@@ -1,6 +1,6 @@
 """The one attention core: softmax(Q K^T / sqrt(d) + bias) V (Vaswani et al. 2017, section 3.2).
 
-    B  rows   T  positions   D  width   H  heads
+B  rows   T  positions   D  width   H  heads
 """
 
 from __future__ import annotations

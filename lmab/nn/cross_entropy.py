@@ -30,9 +30,11 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  (the decorator hides its names)
+        ctx: Any, *grad_outputs: Any
+    ) -> tuple[Tensor, None]:
         scores, total, answers = ctx.saved_tensors
-        gradient = gradients[0][:, None]  # [N, 1]
+        gradient = grad_outputs[0][:, None]  # [N, 1]
         # In place: the largest matrix of the step is not copied. A second backward pass is refused by torch.
         found = scores.mul_(gradient / total)
         return found.scatter_add_(-1, answers[:, None], -gradient), None

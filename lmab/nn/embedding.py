@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 class Embedding(nn.Module):
     """vocab: types. length: positions that have a vector. segments: kinds of segment."""
 
-    def __init__(
-        self, *, vocab: int, dim: int, length: int, segments: int, dropout: float, epsilon: float
-    ) -> None:
+    def __init__(self, *, vocab: int, dim: int, length: int, segments: int, dropout: float, epsilon: float) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, dim)
         self.positions = nn.Embedding(length, dim)

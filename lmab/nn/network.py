@@ -12,6 +12,7 @@ from lmab.rng import derive
 from lmab.types import Encoded
 
 if TYPE_CHECKING:
+    from lmab.nn.embedding import Embedding
     from lmab.types import Batch
 
 # A rule fills a parameter in place: (its name, the tensor, its own generator).
@@ -21,7 +22,7 @@ Rule = Callable[[str, torch.Tensor, torch.Generator], None]
 class Network(nn.Module):
     """Knows no text, no objective and no trainer."""
 
-    def __init__(self, *, embedding: nn.Module, encoder: nn.Module, head: nn.Module) -> None:
+    def __init__(self, *, embedding: Embedding, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.embedding, self.encoder, self.head = embedding, encoder, head
 

@@ -54,9 +54,9 @@ class Masking:
             raise BadInput(f"objective.mlm.copies={self.copies} masks nothing: give 1 or more, or null.")
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised:
-        B, T = example.tokens.shape
+        T = example.tokens.shape[1]
         epoch = example.epoch if self.copies is None else example.epoch % self.copies
-        words = philox((np.arange(T), example.index[:, None], epoch[:, None], 0), key)  # [4, B, T]
+        words = philox((np.arange(T), example.number[:, None], epoch[:, None], 0), key)  # [4, B, T]
         drawn = uniform(words[0])
         eligible = ~vocabulary.special[example.tokens]
         if self.whole_words:

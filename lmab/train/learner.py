@@ -7,7 +7,7 @@ the targets of the whole step, so accumulation equals the large batch to roundin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -18,6 +18,8 @@ from lmab.train.scores import DocumentLoss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pytorch_lightning.core.optimizer import LightningOptimizer
 
     from lmab.train.optim import Optim, Schedule
     from lmab.types import Batch, Outcome
@@ -45,10 +47,10 @@ class Learning:
 class Learner(pl.LightningModule):
     """Objectives, optimiser and held-out scores around a network; a model class builds the network."""
 
-    automatic_optimization = False
-
     def __init__(self, network: nn.Module, learning: Learning) -> None:
         super().__init__()
+        # A step is a whole accumulated batch: the learner walks through it, not Lightning.
+        self.automatic_optimization = False
         self.network = network
         self.objectives = nn.ModuleDict(dict(learning.objectives))
         self.learning = learning
@@ -62,22 +64,23 @@ class Learner(pl.LightningModule):
         """Each objective's name, weight and outcome on one forward pass."""
         encoded = self.network(batch)
         for name, objective in self.objectives.items():
-            yield name, objective.weight, objective(self.network, encoded, batch)
+            yield name, cast("float", objective.weight), objective(self.network, encoded, batch)
 
     def training_step(self, batch: tuple[Batch, ...], batch_idx: int) -> dict[str, Any]:
-        totals = {
-            name: max(1, sum(len(micro.targets[name].places) for micro in batch)) for name in self.objectives
-        }
+        totals = {name: max(1, sum(len(micro.targets[name].places) for micro in batch)) for name in self.objectives}
         sums = dict.fromkeys(self.objectives, torch.zeros((), device=self.device))
         # Dropout draws from torch's global generator: it is set by (seed, step) and put back, so that what a
         # step draws does not depend on what was drawn before.
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             # Not torch.manual_seed: it keeps a stack trace for a CUDA that may never come, every time.
-            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index] for d in devices)):
+            for generator in (
+                torch.default_generator,
+                *(torch.cuda.default_generators[d.index] for d in devices),
+            ):
                 generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
             for micro in batch:
-                loss: torch.Tensor | float = 0.0
+                loss = torch.zeros((), device=self.device)
                 for name, weight, outcome in self.outcomes(micro):
                     total = outcome.losses.sum()
                     sums[name] = sums[name] + total.detach()
@@ -87,9 +90,8 @@ class Learner(pl.LightningModule):
         return {"sums": sums, "totals": totals, "real": sum(micro.real for micro in batch)}
 
     def _update(self) -> None:
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
-        assert isinstance(optimizer, pl.core.optimizer.LightningOptimizer)
-        assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+        optimizer = cast("LightningOptimizer", self.optimizers())
+        scheduler = cast("torch.optim.lr_scheduler.LRScheduler", self.lr_schedulers())
         if self.learning.clip is not None:
             self.clip_gradients(
                 optimizer.optimizer, gradient_clip_val=self.learning.clip, gradient_clip_algorithm="norm"

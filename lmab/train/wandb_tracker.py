@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import wandb
+from wandb.errors import UsageError
 
 from lmab.train.tracker import by_step
 from lmab.types import BadInput
@@ -55,8 +56,10 @@ class WandbTracker:
                 reinit="create_new",
                 settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
             )
-        except wandb.errors.UsageError as error:
-            raise BadInput(f"tracker.mode={self._mode} does not work here ({error}): log in, or use offline.") from error
+        except UsageError as error:
+            raise BadInput(
+                f"tracker.mode={self._mode} does not work here ({error}): log in, or use offline."
+            ) from error
         if self._mode == "online" and self._run.resumed:
             self._sent = self._run.step - 1
         for step, values in by_step(record):

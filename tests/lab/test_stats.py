@@ -51,9 +51,7 @@ def test_flip_is_the_share_of_sign_patterns(v, bound):
 
 def test_flip_agrees_with_scipy():
     v = generator(1).normal(0.4, 1, 9)
-    theirs = permutation_test(
-        (v,), np.mean, permutation_type="samples", alternative="greater", n_resamples=1000
-    )
+    theirs = permutation_test((v,), np.mean, permutation_type="samples", alternative="greater", n_resamples=1000)
     assert stats.flip_p(v, 0) == pytest.approx(theirs.pvalue)
 
 
@@ -228,9 +226,7 @@ def test_further_seeds_at_the_edges():
     assert few is not None
     assert many is not None
     assert few < many
-    assert (
-        stats.further_seeds(v, 0, 0.05, 1, documents=2.0) is None
-    )  # documents hide it from any number of seeds
+    assert stats.further_seeds(v, 0, 0.05, 1, documents=2.0) is None  # documents hide it from any number of seeds
 
 
 def test_effect():
@@ -244,18 +240,14 @@ def test_document_error():
     assert stats.document_error(a[:, None] + b, np.ones(40)) == pytest.approx(b.std(ddof=1) / math.sqrt(40))
     assert stats.document_error(b[None], np.ones(40)) == 0
     rng = generator(12)
-    drawn = [
-        stats.document_error(crossed(rng, 5, 40, documents=2, both=3), np.ones(40)) ** 2 for _ in range(500)
-    ]
+    drawn = [stats.document_error(crossed(rng, 5, 40, documents=2, both=3), np.ones(40)) ** 2 for _ in range(500)]
     assert np.mean(drawn) == pytest.approx(4 / 40, rel=0.07)
 
 
 # --- what they are for: the truth is known, and few seeds are drawn
 
 
-@pytest.mark.parametrize(
-    ("S", "draw"), [(3, stats.with_replacement), (5, stats.with_replacement), (3, stats.subsets)]
-)
+@pytest.mark.parametrize(("S", "draw"), [(3, stats.with_replacement), (5, stats.with_replacement), (3, stats.subsets)])
 def test_bootstrap_alone_errs_too_often_with_few_seeds(S, draw):
     """Why the sign-flip test stands beside it."""
     rng, trials, D = generator(13), 1000, 20

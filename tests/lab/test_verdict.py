@@ -26,9 +26,7 @@ def trained(rng, centres, S, *, seeds=1.0, documents=0.0, both=1.0, heavy=False)
 
     hard = 5 * noise(D)
     return {
-        arm: dict(
-            enumerate(centre + hard + seeds * noise(S, 1) + documents * noise(1, D) + both * noise(S, D))
-        )
+        arm: dict(enumerate(centre + hard + seeds * noise(S, 1) + documents * noise(1, D) + both * noise(S, D)))
         for arm, centre in centres.items()
     }
 
@@ -238,9 +236,7 @@ def test_reasons():
     assert said(gains, "equivalent", 9).startswith("new is within 9 nats of old: ")
     assert said(gains, "equivalent", 0.5).startswith("new is not within 0.5 nats of old: ")
     few = said(gains[:5], "better")
-    assert few.startswith(
-        "whether new is better than old is undecided: gain +3 [-inf, +inf], n=5, p=0.062; about "
-    )
+    assert few.startswith("whether new is better than old is undecided: gain +3 [-inf, +inf], n=5, p=0.062; about ")
     assert few.endswith("about 1 more seed would probably decide")
 
 
@@ -275,9 +271,7 @@ def test_further_seeds_are_about_enough():
         some = {arm: dict(list(by_seed.items())[:8]) for arm, by_seed in many.items()}
         judged = ask(some).judged[0]
         if judged.further_seeds and 8 + judged.further_seeds <= 60:
-            more = {
-                arm: dict(list(by_seed.items())[: 8 + judged.further_seeds]) for arm, by_seed in many.items()
-            }
+            more = {arm: dict(list(by_seed.items())[: 8 + judged.further_seeds]) for arm, by_seed in many.items()}
             enough.append(ask(more).answer == "reproduced")
     assert len(enough) >= 10
     assert np.mean(enough) >= 0.5
@@ -310,9 +304,7 @@ def false_verdicts(claim, S, trials, *, heavy=False, **noise):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("documents", [0.0, 1.5])
-@pytest.mark.parametrize(
-    ("claim", "heavy"), [("one", 0), ("one", 1), ("three", 0), ("three", 1), ("margins", 0)]
-)
+@pytest.mark.parametrize(("claim", "heavy"), [("one", 0), ("one", 1), ("three", 0), ("three", 1), ("margins", 0)])
 @pytest.mark.parametrize("S", [3, 5, 7, 10, 20])
 def test_false_verdicts_are_as_rare_as_promised(S, claim, heavy, documents):
     """Seeds vary, gaussian or heavy-tailed (Student's t with 3 degrees of freedom); documents too, or not."""

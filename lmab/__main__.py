@@ -55,8 +55,7 @@ def listed(root: Path) -> None:
     if not rows:
         print(f"There are no runs in {root}.")
         return
-    out = console()
-    out.print(Table("Runs", ["run", "state", "seed", "step", "metric", "what"], rows).rich())
+    console().print(Table("Runs", ["run", "state", "seed", "step", "metric", "what"], rows).rich())
 
 
 def _state(record: Record, store: Store) -> str:

@@ -129,6 +129,7 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
+    log.info("Run %s begins: %s", record.signature, " ".join(record.overrides))
     tracker = make(record.config["tracker"])
     try:
         _trained(record, store, tracker)
@@ -275,4 +276,6 @@ def machine(threads: int | None) -> None:
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     # Batches are arrays out of mapped memory: a worker would cost more than it brings.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # They are resumable: the data module begins its sampler at the step of the checkpoint.
+    warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import sentencex
+from hydra import compose, initialize_config_dir
+from hypothesis import settings
 
 from lmab.data.corpus import Files, Movies
 from lmab.data.prepare import Prepared, Split, prepare
@@ -16,7 +21,14 @@ from lmab.data.tokenizer import WordPiece
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from omegaconf import DictConfig
+
+# No test depends on a clock, and the first example of a property may wait for a library to load.
+settings.register_profile("lmab", deadline=None)
+settings.load_profile("lmab")
+
+ROOT = Path(__file__).parents[1]
 
 LENGTH = 32  # of a row
 VOCAB = 600
@@ -62,3 +74,24 @@ def prepared(corpus: Files, data_root: Path) -> Callable[..., Prepared]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def composed() -> Callable[..., DictConfig]:
+    """A configuration as the command line composes it, at the smoke budget and without tracker or display."""
+
+    def compose_overrides(*overrides: str) -> DictConfig:
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            return compose("config", ["budget=smoke", "tracker=none", "display=false", *overrides])
+
+    return compose_overrides
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`python <line>` in the repository's root, as a user gives it."""
+
+    def run_line(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    return run_line

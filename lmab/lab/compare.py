@@ -77,7 +77,7 @@ def compare(store: Store, by: list[str], metric: str | None = None, where: list[
 
     BadInput: nothing is left, a key or metric that is not there, or groups that are not of one kind.
     """
-    records = [r for r in store if r.state == "done"]
+    records = sorted((r for r in store if r.state == "done"), key=lambda r: r.signature)
     if not records:
         raise BadInput(f"No run in {store.root} is done: there is nothing to compare.")
     for condition in where or []:
@@ -207,7 +207,7 @@ def _table(compared: Compared) -> Table:
             row += [tables.score(d.estimate, "+"), tables.bounds(d, "+"), str(d.n)] if d else [NOTHING] * 3
         rows.append(row)
     head = [*compared.by, "n", compared.metric, "95% interval"]
-    note = "Means over n seeds."
+    note = f"Means over n seeds. An interval is {tables.UNBOUNDED} where the seeds are too few for its level."
     if compared.differences:
         head += [f"less {base}", "95% interval", "pairs"]
         note += f" Differences are paired by seed; intervals hold for each by itself. The first group is {base}."

@@ -47,7 +47,7 @@ def enter(work: Callable[[], T]) -> T:
 
 
 def _leave(status: int, sentence: str) -> NoReturn:
-    print(f"lmab: {sentence}", file=sys.stderr)
+    print(f"lmab: {sentence}{'' if sentence.endswith(('.', '?')) else '.'}", file=sys.stderr)
     raise SystemExit(status)
 
 

@@ -50,7 +50,8 @@ def arms(conclusion: Conclusion) -> Table:
     ]
     note = (
         f"Means over n seeds; {claim.measure.better} is better. A gain is positive where the arm is better "
-        f"than its control at the same seed; d_z is its mean over its standard deviation between seeds."
+        f"than its control at the same seed; d_z is its mean over its standard deviation between seeds. "
+        f"An interval is {tables.UNBOUNDED} where the seeds are too few for its level."
     )
     return Table("Arms", head, rows, note)
 
@@ -108,9 +109,9 @@ def rows(conclusion: Conclusion) -> Iterator[dict[str, Any]]:
         yield row | {f"seed {seed}": by_seed.get(seed, "") for seed in conclusion.claim.seeds}
 
 
-def why(why: str) -> str:
-    """A run without a message, such as one that is still running, leaves a colon behind."""
-    return why.strip().removesuffix(":")
+def why(state: str) -> str:
+    """Why a cell has no score. A run without a message, such as one that goes on, leaves a colon behind."""
+    return state.strip().removesuffix(":")
 
 
 def runs(conclusion: Conclusion, cells: list[Cell]) -> Table:

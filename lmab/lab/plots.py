@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _INK, _LINE = "#010203", "#040506"
 _ARMS = tuple(f"#0a0b{i:02x}" for i in range(8))
-_MARKERS = "osD^vP*X"  # shape tells arms apart where colour cannot
+_MARKERS = "os^vPX<>"  # shape tells arms apart where colour cannot
 _DASHES = ("-", "--", "-.", ":")
 _WIDTH = 5.2  # inches; 374 units, so that type of 9 is legible on a telephone too
 
@@ -115,7 +115,7 @@ def _row(axes: Axes, place: int, row: Row) -> None:
     values = [v for v in row.values if math.isfinite(v)]
     # Seeds a little apart and beneath the bar, so that equal scores can be counted.
     below = place + 0.18 + 0.16 * (np.arange(len(values)) % 3 - 1) * (len(values) > 1)
-    axes.plot(values, below, marker, color=colour, markersize=4.5, alpha=0.75, markeredgewidth=0)
+    axes.plot(values, below, marker, color=colour, markersize=5, alpha=0.75, markeredgewidth=0)
     if row.interval is not None and math.isfinite(row.interval.estimate):
         if not _unbounded(row):
             ends = [row.interval.low, row.interval.high]
@@ -142,7 +142,7 @@ def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = (
             colour, dash = _ARMS[i % len(_ARMS)], _DASHES[i % len(_DASHES)]
             axes.fill_between(steps, band[0], band[2], color=colour, alpha=0.18, linewidth=0)
             few = _MARKERS[i % len(_MARKERS)] if len(steps) < 8 else ""
-            axes.plot(steps, band[1], dash, marker=few, markersize=3.5, color=colour, label=label)
+            axes.plot(steps, band[1], dash, marker=few, markersize=3.5, color=colour, label=textwrap.fill(label, 52))
         for nats in unigram:
             axes.axhline(nats, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
         values = np.concatenate([band.ravel() for _, band in lines.values()] + [np.array(unigram)])
@@ -151,7 +151,9 @@ def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = (
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.set_xlabel("step")
         axes.set_ylabel(metric)
-        canvas.legend(loc="outside upper left", ncols=min(3, len(lines)), handlelength=2.6)
+        longest = max(map(len, lines))
+        columns = max(1, min(len(lines), int(_WIDTH / (0.7 + 0.08 * longest))))  # inches: the line, and a letter
+        canvas.legend(loc="outside upper left", ncols=columns, handlelength=2.6)
 
     caption = "Means over seeds; the band goes from the lowest seed to the highest."
     caption += " The dashed line is the entropy of the unigram distribution." if unigram else ""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NOTHING = "–"  # noqa: RUF001  (a dash in a cell: there is no value)
 
+UNBOUNDED = "unbounded"  # an interval of too few seeds
+
 _COST = {
     "seconds": "seconds",
     "tokens": "tokens read",
@@ -53,7 +55,7 @@ class Table:
 
     def right(self, column: int) -> bool:
         """Is this a column of numbers? They stand flush right."""
-        cells = [row[column] for row in self.rows if row[column] not in ("", NOTHING)]
+        cells = [row[column] for row in self.rows if row[column] not in ("", NOTHING, UNBOUNDED)]
         return column > 0 and bool(cells) and all(re.fullmatch(r"[-+\[\]\d.,∞e ]+", cell) for cell in cells)
 
     def markdown(self) -> str:
@@ -95,7 +97,7 @@ def number(value: Any) -> str:
         return score(value)
     if abs(value) >= 1e9:
         return f"{value:.3e}"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:#.4g}"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:#.4g}"
 
 
 def score(value: float, sign: str = "") -> str:
@@ -108,7 +110,7 @@ def score(value: float, sign: str = "") -> str:
 def bounds(interval: Interval, sign: str = "") -> str:
     """Two infinite ends say that the seeds are too few for any bound."""
     if not (math.isfinite(interval.low) or math.isfinite(interval.high)):
-        return "unbounded" if interval.n else NOTHING
+        return UNBOUNDED if interval.n else NOTHING
     return f"[{score(interval.low, sign)}, {score(interval.high, sign)}]"
 
 

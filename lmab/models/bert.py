@@ -55,7 +55,8 @@ class BERT(Learner):
         embedding_std: float,
         positions: Literal["normal", "sinusoidal"],
     ) -> None:
-        for name, value in {"vocab": vocab, "dim": dim, "depth": depth, "heads": heads, "ffn": ffn}.items():
+        sizes = {"vocab": vocab, "dim": dim, "depth": depth, "heads": heads, "ffn": ffn}
+        for name, value in (sizes | {"length": length, "segments": segments}).items():
             if value < 1:
                 raise BadInput(f"model.{name}={value} builds nothing: give at least 1.")
         with torch.device("meta"):

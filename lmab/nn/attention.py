@@ -29,7 +29,7 @@ class Attention(nn.Module):
         if dim % heads:
             near = sorted({dim // heads * heads, -(-dim // heads) * heads} - {0})
             raise BadInput(
-                f"dim={dim} is not divisible by heads={heads}: the nearest that is {'is' if len(near) == 1 else 'are'} "
+                f"dim={dim} is not divisible by heads={heads}: the nearest {'is' if len(near) == 1 else 'are'} "
                 f"dim={' and dim='.join(map(str, near))}."
             )
         self.heads, self.dropout = heads, dropout

@@ -26,7 +26,7 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(scores, total, answers)
         hits = (asked >= highest).squeeze(-1)
         ctx.mark_non_differentiable(hits)
-        return (total.log() + highest - asked).squeeze(-1), hits
+        return (total.log() + (highest - asked)).squeeze(-1), hits
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -93,9 +93,8 @@ class Learner(pl.LightningModule):
         optimizer = cast("LightningOptimizer", self.optimizers())
         scheduler = cast("torch.optim.lr_scheduler.LRScheduler", self.lr_schedulers())
         if self.learning.clip is not None:
-            self.clip_gradients(
-                optimizer.optimizer, gradient_clip_val=self.learning.clip, gradient_clip_algorithm="norm"
-            )
+            # Not Lightning's: it refuses a fused optimiser under bf16, which scales no gradients and so is safe.
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.learning.clip)
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()

@@ -137,7 +137,7 @@ def same_side(split: Split, documents: list[str], number: int) -> list[str]:
     sides = split.choose(iter(documents))
     for attempt in itertools.count():
         changed = [*documents]
-        changed[number] = f"Zyzzyva quixotic jukebox {attempt}. " * 40
+        changed[number] = " ".join([f"Zyzzyva quixotic jukebox {attempt}."] * 40)
         if split.choose(iter(changed)) == sides:
             return changed
     raise AssertionError
@@ -181,7 +181,7 @@ def test_rows_on_disk_are_those_of_the_segments(tmp_path, corpus, reviews):
                 [row.pair],
                 [row.document],
             ]
-            assert (example.index.tolist(), example.epoch.tolist()) == ([number], [3])
+            assert (example.number.tolist(), example.epoch.tolist()) == ([number], [3])
         counts = np.bincount([t for row in wanted for t in row.tokens], minlength=400)
         counts[:5] = 0
         assert found.counts[part].tolist() == counts.tolist()

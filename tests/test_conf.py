@@ -1,0 +1,91 @@
+"""Every file below conf/ composes, shows every knob of its class, and takes two training steps."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmab.run import resolve, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from omegaconf import DictConfig
+
+CONF = Path(__file__).parents[1] / "conf"
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name != "hydra")
+NEEDS = {"corpus=files": ["corpus.path={reviews}"], "corpus=hub": ["corpus.name={folder}", "corpus.column=text"]}
+
+
+def _choices() -> Iterator[str]:
+    for group in GROUPS:
+        for path in sorted((CONF / group).glob("*.yaml")):
+            choice = f"[{path.stem}]" if group == "objective" else path.stem
+            yield f"{group}={choice}"
+
+
+CHOICES = list(_choices())
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory, reviews: list[str]) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "reviews.txt").write_text("\n\n".join(reviews), encoding="utf-8")
+    return {"reviews": str(folder / "reviews.txt"), "folder": str(folder)}
+
+
+def _chosen(choice: str, texts: dict[str, str]) -> list[str]:
+    return [choice, *(need.format(**texts) for need in NEEDS.get(choice, []))]
+
+
+def _targets(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield path, node
+        for key, value in node.items():
+            yield from _targets(value, f"{path}.{key}".lstrip("."))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_shows_every_knob_of_its_class(
+    choice: str, composed: Callable[..., DictConfig], texts: dict[str, str]
+) -> None:
+    # The last budget that is named counts, so a budget under test replaces the smoke budget.
+    config = OmegaConf.to_container(composed(*_chosen(choice, texts)), resolve=True)
+    for path, node in _targets(config):
+        takes = inspect.signature(pydoc.locate(node["_target_"])).parameters.values()  # type: ignore[arg-type]
+        knobs = {p.name for p in takes if p.kind is p.KEYWORD_ONLY}
+        assert knobs == set(node) - {"_target_"}, f"{path} hides or invents a knob of {node['_target_']}"
+
+
+@pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith("budget=")])
+def test_a_choice_takes_two_steps_and_is_scored(
+    choice: str, composed: Callable[..., DictConfig], texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = tmp_path_factory.getbasetemp() / "conf-store"  # shared: the corpus is prepared once
+    cfg = composed(*_chosen(choice, texts), "trainer.steps=2", f"store={store}")
+    record = run(cfg)
+    assert record.state == "done"
+    assert record.step == 2
+    # Two steps teach nothing, but the first weights may not be worse than a guess by much.
+    assert record.metrics["test/mlm_loss"] < record.config["model"]["vocab"]
+
+
+@pytest.mark.parametrize("budget", sorted(p.stem for p in (CONF / "budget").glob("*.yaml")))
+def test_every_budget_says_the_same_things(budget: str, composed: Callable[..., DictConfig]) -> None:
+    config, _ = resolve(composed(f"budget={budget}"))
+    smoke, _ = resolve(composed())
+    assert set(config["budget"]) == set(smoke["budget"])
+    assert config["budget"]["name"] == budget
+
+
+def test_the_budget_alone_is_no_part_of_the_signature(composed: Callable[..., DictConfig]) -> None:
+    _, plain = resolve(composed())
+    _, renamed = resolve(composed("budget.name=other", "name=mine", "store=elsewhere", "trainer.workers=1"))
+    _, changed = resolve(composed("budget.dim=64"))
+    assert plain == renamed != changed

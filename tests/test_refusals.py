@@ -1,0 +1,120 @@
+"""Bad input is one clear sentence that names what is wrong and what is near, with status 2, before any training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lmab.lab import door
+from lmab.run import run
+from lmab.store import Store
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from omegaconf import DictConfig
+
+# overrides -> what the sentence must hold
+SENTENCES = {
+    "modle.dim=3": ["modle.dim", "model.dim"],
+    "model.dmi=3": ["model.dmi", "model.dim"],
+    "model=brt": ["model=brt", "bert"],
+    "experiment=bret": ["experiment=bret", "bert"],
+    "budget=smal": ["budget=smal", "base, mini, paper, smoke"],
+    "objective=[mln]": ["objective=mln", "mlm"],
+    "objective=[]": ["objective=[mlm]"],
+    "model.dim=33": ["dim=33", "heads=2", "dim=32 and dim=34"],
+    "model.dim=many": ["model.dim='many'", "integer"],
+    "model.depth=0": ["model.depth=0", "at least 1"],
+    "+model.deph=3": ["model.deph", "depth"],
+    "~model.depth": ["model.depth has no value"],
+    "segments.length=5": ["length=5", "8"],
+    "model.length=16": ["segments.length=32", "model.length=16"],
+    "model.vocab=500": ["tokenizer.vocab=600", "model.vocab=500"],
+    "tokenizer.vocab=40": ["tokenizer.vocab=40", "alphabet"],
+    "tokenizer=byte_bpe tokenizer.vocab=200": ["tokenizer.vocab=200", "261"],
+    "objective.mlm.rate=2": ["objective.mlm.rate=2.0", "from 0 to 1"],
+    "objective.mlm.random=0.5": ["exceed 1", "0.2"],
+    "objective.mlm.copies=0": ["objective.mlm.copies=0", "null"],
+    "trainer.steps=0": ["trainer.steps=0", "greater than 0"],
+    "trainer.micro=7": ["trainer.batch=16", "trainer.micro=7", "14"],
+    "+trainer.stpes=3": ["trainer.stpes", "steps"],
+    "evaluation.checkpoint=bset": ["evaluation.checkpoint=bset", "best"],
+    "corpus=files": ["corpus.path has no value"],
+    "corpus=files corpus.path=/nowhere/at/all.txt": ["/nowhere/at/all.txt"],
+    "corpus.source=imbd": ["imbd", "imdb"],
+    "tracker=wandb tracker.mode=offlin": ["tracker.mode=offlin", "offline"],
+    "tracker.mode=online": ["tracker.mode"],
+    "sweeps=roberta/masking": ["-m"],
+    "sweeps=roberta/maskin": ["roberta/masking"],
+    "seed=-1": ["seed=-1"],
+    "model.dim=[": ["'model.dim=['"],
+}
+
+
+@pytest.mark.parametrize("line", SENTENCES)
+def test_bad_input_is_one_sentence(
+    line: str, composed: Callable[..., DictConfig], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        door.enter(lambda: run(composed(*line.split(), f"store={tmp_path}")))
+    assert left.value.code == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence.startswith("lmab: ")
+    assert sentence.endswith((".", "?"))
+    for word in SENTENCES[line]:
+        assert word in sentence
+    assert list(Store(tmp_path)) == []
+
+
+TEXTS = {
+    "an empty corpus": ("own.txt", b"\n\n  \n", ["own.txt"]),
+    "two documents": ("own.txt", b"One text.\n\nAnother text.\n", ["2 different documents", "at least 3"]),
+    "not UTF-8": ("own.txt", b"one\n\ntwo\n\ncaf\xe9\n", ["own.txt", "UTF-8"]),
+    "a missing column": ("own.csv", b"txet,label\nwords,1\n", ["own.csv", "text", "txet"]),
+    "broken JSON": ("own.jsonl", b'{"text": "fine"}\n{"text": \n', ["own.jsonl", "line 2"]),
+    "an unknown kind of file": ("own.docx", b"words", ["own.docx", ".txt"]),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_bad_text_is_one_sentence(
+    kind: str, composed: Callable[..., DictConfig], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    name, content, words = TEXTS[kind]
+    (tmp_path / name).write_bytes(content)
+    cfg = composed("corpus=files", f"corpus.path={tmp_path / name}", f"store={tmp_path / 'store'}")
+    with pytest.raises(SystemExit) as left:
+        door.enter(lambda: run(cfg))
+    assert left.value.code == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    for word in words:
+        assert word in sentence
+
+
+def test_a_document_too_large_to_hold(
+    composed: Callable[..., DictConfig], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "own.txt").write_text("word " * 1000)
+    cfg = composed("corpus=files", f"corpus.path={tmp_path / 'own.txt'}", "corpus.largest=1000", f"store={tmp_path}")
+    with pytest.raises(SystemExit):
+        door.enter(lambda: run(cfg))
+    assert "blank lines" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_line_itself_answers_so(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    for words, expected in {
+        ("run.py", "modle.dim=3"): "model.dim",
+        ("run.py", "model.dim=33", "budget=smoke"): "dim=32 and dim=34",
+        ("run.py", "-m", "sweeps=roberta/masking", "seeds=3"): "seeds=7",
+        ("run.py", "sweeps=roberta/masking"): "-m",
+    }.items():
+        done = command(*words)
+        assert done.returncode == 2
+        (sentence,) = done.stderr.strip().splitlines()
+        assert expected in sentence
+        assert not done.stdout

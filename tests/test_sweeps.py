@@ -1,0 +1,168 @@
+"""Every claim file loads, its arms differ, and it reaches a verdict at the smoke budget, through Hydra itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from lmab.lab.claim import load
+from lmab.store import Record, Store
+from lmab.types import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[1]
+SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
+NAMES = [str(p.relative_to(ROOT / "sweeps").with_suffix("")) for p in SWEEPS]
+
+
+def _line(name: str, store: Path, *more: str) -> list[str]:
+    return ["run.py", "-m", f"sweeps={name}", "budget=smoke", "tracker=none", f"store={store}", *more]
+
+
+def _given(name: str) -> dict:
+    return yaml.safe_load((ROOT / "sweeps" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def _written(store: Path) -> dict[str, int]:
+    return {r.signature: (store / r.signature / "record.json").stat().st_mtime_ns for r in Store(store)}
+
+
+def _report(said: str) -> Path:
+    (path,) = [line.strip() for line in said.splitlines() if line.strip().endswith("report.html")]
+    return Path(path) if Path(path).is_absolute() else ROOT / path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_file_loads_and_gives_its_source(name: str) -> None:
+    claim = load(name, _given(name))
+    assert claim.source.arxiv
+    assert set(claim.reported) <= {"columns", *claim.arms}
+    assert _given(name)["defaults"][0] == {"override /hydra/sweeper": "claim"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
+    name: str, tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    first = command(*_line(name, tmp_path))
+    assert first.returncode == 0, first.stderr
+    claim = load(name, _given(name))
+    written = _written(tmp_path)
+    assert len(written) == len(claim.arms) * len(claim.seeds)
+    assert "at budget smoke" in first.stdout
+    report = _report(first.stdout)
+    text = report.read_bytes()
+    assert json.loads((report.parent / "verdict.json").read_text())["answer"] in (
+        "reproduced",
+        "contradicted",
+        "undecided",
+        "not decidable",
+    )
+    again = command(*_line(name, tmp_path))
+    assert again.returncode == 0
+    assert again.stdout == first.stdout
+    assert _written(tmp_path) == written
+    assert report.read_bytes() == text
+    # One more seed trains that seed alone.
+    assert command(*_line(name, tmp_path, f"seeds={len(claim.seeds) + 1}")).returncode == 0
+    more = _written(tmp_path)
+    assert len(more) == len(written) + len(claim.arms)
+    assert {k: v for k, v in more.items() if k in written} == written
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_in_the_middle_goes_on(
+    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    line = _line("roberta/masking", tmp_path, "trainer.steps=60")
+    process = subprocess.Popen([sys.executable, *line], cwd=ROOT, start_new_session=True)
+    while sum(r.state == "done" for r in Store(tmp_path)) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {r.signature for r in Store(tmp_path) if r.state == "done"}
+    before = {k: v for k, v in _written(tmp_path).items() if k in done}
+    assert 3 <= len(done) < 21
+    assert command(*line).returncode == 0
+    after = _written(tmp_path)
+    assert len(after) == 21
+    assert {k: v for k, v in after.items() if k in done} == before
+    assert all(r.state == "done" for r in Store(tmp_path))
+
+
+@pytest.mark.slow
+def test_jobs_that_fail_differently_stop_no_other(
+    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = command(
+        "run.py", "-m", "trainer.accelerator=tpu,cpu,cuda,hpu", "budget=smoke", "tracker=none", f"store={tmp_path}"
+    )
+    assert done.returncode == 1
+    records: dict[str, Record] = {r.config["trainer"]["accelerator"]: r for r in Store(tmp_path)}
+    assert {name: r.state for name, r in records.items()} == {
+        "tpu": "failed",
+        "cpu": "done",
+        "cuda": "failed",
+        "hpu": "failed",
+    }
+    assert len({r.message for r in records.values() if r.state == "failed"}) > 1
+    for record in records.values():
+        trace = tmp_path / record.signature / "traceback.txt"
+        assert trace.exists() == (record.state == "failed")
+        if record.state == "failed":
+            assert trace.read_text().strip().splitlines()[-1] in done.stderr
+            assert record.signature in done.stdout
+
+
+CHANGES = {
+    "an arm too few": ({"arms": {"once": []}}, "compares at least two"),
+    "a missing key": ({"measure": None}, "has no measure"),
+    "an arm that is not there": (
+        {"verdict": {"rule": "better", "treatment": "dynamc", "control": "ten"}},
+        "did you mean dynamic",
+    ),
+    "an unknown rule": ({"verdict": {"rule": "beter", "treatment": "dynamic", "control": "ten"}}, "better"),
+    "too few seeds": ({"seeds": 4}, "at least seeds=7"),
+    "a seed twice": ({"seeds": [0, 1, 2, 3, 4, 5, 5]}, "twice"),
+    "no direction": ({"measure": {"metric": "test/mlm_loss", "better": "up"}}, "lower"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_bad_claim_is_refused_with_one_sentence(change: str) -> None:
+    values, words = CHANGES[change]
+    with pytest.raises(BadInput, match=words) as refused:
+        load("roberta/masking", _given("roberta/masking") | values)
+    assert str(refused.value).startswith("sweeps/roberta/masking.yaml")
+    assert "\n" not in str(refused.value)
+
+
+def test_arms_that_cannot_be_compared_are_refused(composed: Callable) -> None:
+    from lmab.lab.claim import refuse_arms
+    from lmab.run import resolve
+
+    claim = load("roberta/masking", _given("roberta/masking"))
+
+    def configs(once: str, ten: str) -> dict:
+        return {"once": resolve(composed(once))[0], "ten": resolve(composed(ten))[0]}
+
+    with pytest.raises(BadInput, match="compose to the same run"):
+        refuse_arms(claim, configs("seed=0", "seed=0"))
+    with pytest.raises(BadInput, match=r"objective\.mlm\.rate"):
+        refuse_arms(claim, configs("objective.mlm.rate=0.15", "objective.mlm.rate=0.4"))
+    with pytest.raises(BadInput, match=r"tokenizer\.vocab"):
+        refuse_arms(claim, configs("tokenizer.vocab=500", "tokenizer.vocab=600"))
+    refuse_arms(claim, configs("objective.mlm.copies=1", "objective.mlm.copies=10"))

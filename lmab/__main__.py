@@ -141,6 +141,24 @@ def report(root: Path, name: str) -> None:
         print(f"{verdict['claim']['name']}: {verdict['sentence']}\n{folder / 'report.html'}")
 
 
+@lmab.command()
+@click.argument("name")
+@click.option("--results", default="results", show_default=True, help="The folder of committed evidence.")
+@click.pass_obj
+def publish(root: Path, name: str, results: str) -> None:
+    """Keep the evidence of a report. NAME: the start of the report's folder in the store."""
+    from lmab.lab.publish import ledger
+    from lmab.lab.publish import publish as keep
+
+    store = _opened(root)
+    hits = [folder for folder, _ in _verdicts(store.root / "reports") if folder.name.startswith(name.replace("/", "-"))]
+    if len(hits) != 1:
+        names = ", ".join(folder.name for folder in hits) or "none"
+        raise BadInput(f"{name} must begin the name of one report in {store.root / 'reports'}, and begins {names}.")
+    print(keep(store, hits[0], Path(results)))
+    print(ledger(Path(results)))
+
+
 def _verdicts(reports: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every readable verdict.json and its folder; one that is damaged is said and passed over."""
     for path in sorted(reports.glob("*/verdict.json")):

@@ -140,6 +140,11 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with every value of its declared type. BadInput: the first thing that is wrong."""
     if config.get("claim"):
         raise BadInput("A claim is many runs: add -m, as in `python run.py -m sweeps=...`.")
+    return _fits(typed(config))
+
+
+def typed(config: dict[str, Any]) -> dict[str, Any]:
+    """Each part by itself: known keys, and values of their declared types."""
     config = _walk(config, "")
     for key, hint in _SCALARS.items():
         config[key] = _typed(hint, config[key], key)
@@ -149,7 +154,7 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
             if name not in known:
                 raise BadInput(f"{key}.{name} is not known: {nearest(name, known)}")
         config[key] = vars(_typed(shape, config[key], key))
-    return _fits(config)
+    return config
 
 
 def _fits(config: dict[str, Any]) -> dict[str, Any]:

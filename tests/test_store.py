@@ -85,7 +85,9 @@ keys = st.dictionaries(st.sampled_from("abcdef"), st.integers() | st.text() | st
 
 @given(keys, keys)
 def test_equal_configurations_and_only_they_have_equal_names(one: dict, other: dict) -> None:
-    assert (signature(one) == signature(other)) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
+    assert (signature(one) == signature(other)) == (
+        json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    )
 
 
 @pytest.mark.parametrize("path", OUTSIDE)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _INK, _LINE = "#010203", "#040506"
 _ARMS = tuple(f"#0a0b{i:02x}" for i in range(8))
+# The page's colours on white, for a figure that stands alone.
+_PALETTE = {"ink": "#1d1f21", "line": "#dcdcd6", "arm0": "#0b62a4", "arm1": "#c2410c", "arm2": "#0f7b5f"}
+_PALETTE |= {"arm3": "#963a8c", "arm4": "#846700", "arm5": "#4b5563", "arm6": "#b4233f", "arm7": "#2b7290"}
 _MARKERS = "os^vPX<>"  # shape tells arms apart where colour cannot
 _DASHES = ("-", "--", "-.", ":")
 _WIDTH = 5.2  # inches; 374 units, so that type of 9 is legible on a telephone too
@@ -66,6 +69,13 @@ class Figure:
     svg: Markup
     label: str
     caption: str
+
+    def alone(self) -> str:
+        """The figure as a file of its own, on white."""
+        svg = re.sub(r"var\(--(\w+)\)", lambda found: _PALETTE[found[1]], self.svg)
+        spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
+        return re.sub(r"<svg ([^>]*)>", rf'<svg {spaces} font-family="sans-serif" \1>{paper}', svg, count=1) + "\n"
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,8 @@ def write(
         sections=_sections(conclusion, cells, command, departures or {}),
     )
     head = f"# {page.title}\n\n{claim.claim} ({page.source})\n\n**{conclusion.sentence}**\n"
+    for name, figure in _figures(conclusion).items():
+        write_whole(place / f"{name}.svg", figure.alone())
     write_whole(paths.html, page.html())
     write_whole(paths.markdown, "\n".join([head, *(t.markdown() for t in findings.results(conclusion))]))
     write_whole(paths.csv, tables.as_csv(findings.rows(conclusion)))
@@ -124,14 +126,12 @@ def _data(conclusion: Conclusion, command: str) -> dict[str, Any]:
 def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departures: Departures) -> list[Section]:
     claim, groups = conclusion.claim, conclusion.arms
     records = [record for runs in groups.values() for record in runs.values()]
-    metric, unit = claim.measure.metric, claim.measure.unit
+    metric = claim.measure.metric
     first = {cell.arm: cell.config for cell in reversed(cells)}
     configs = {arm: first[arm] for arm in claim.arms if arm in first}
-    intervals = conclusion.verdict.arms if conclusion.verdict else {}
     scores = findings.scores(conclusion)
     ours = {arm: tables.score(tables.mean(values)) for arm, values in scores.items()}
-    arms = [Row(arm, list(values.values()), intervals.get(arm)) for arm, values in scores.items()]
-    axis = f"{metric} ({unit}), {claim.measure.better} is better"
+    figures = _figures(conclusion)
     left = [[key, *map(tables.said, pair)] for key, pair in departures.items()]
     away = Table("Departures from the paper", ["key", "in the paper", "here"], left)
     paper = tables.reported(claim.reported, ours, metric)
@@ -139,9 +139,9 @@ def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departure
         Section(
             "What was found",
             tables=findings.results(conclusion),
-            figures=[plots.rows(f"{metric} of every seed", arms, axis), _differences(conclusion)] if records else [],
+            figures=[figures[name] for name in ("seeds", "differences") if name in figures],
         ),
-        Section("Learning curves", figures=plots.learning(groups, metric)),
+        Section("Learning curves", figures=[figures[name] for name in ("held-out", "training") if name in figures]),
         Section("The paper's figures", tables=[paper] if paper else []),
         Section("Cost", tables=[tables.cost(groups)] if records else []),
         Section("What the noise really did", tables=tables.noise(groups)),
@@ -151,6 +151,24 @@ def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departure
         reproduced(records, command),
         Section("Runs", tables=[findings.runs(conclusion, cells)]),
     ]
+
+
+def _figures(conclusion: Conclusion) -> dict[str, plots.Figure]:
+    """Name of a file -> figure, for those that have something to show."""
+    measure, groups = conclusion.claim.measure, conclusion.arms
+    if not any(groups.values()):
+        return {}
+    intervals = conclusion.verdict.arms if conclusion.verdict else {}
+    arms = [Row(arm, list(v.values()), intervals.get(arm)) for arm, v in findings.scores(conclusion).items()]
+    axis = f"{measure.metric} ({measure.unit}), {measure.better} is better"
+    held_out, training = plots.learning(groups, measure.metric)
+    figures = {
+        "seeds": plots.rows(f"{measure.metric} of every seed", arms, axis),
+        "differences": _differences(conclusion),
+        "held-out": held_out,
+        "training": training,
+    }
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _differences(conclusion: Conclusion) -> plots.Figure | None:

@@ -7,6 +7,7 @@ chosen, and reads the answers from the store, since a record outlives the proces
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from lmab import checks
 from lmab.data import cache
 from lmab.lab import claim as claims
-from lmab.lab import display, report
+from lmab.lab import display, guard, report
 from lmab.lab.conclusion import Cell, conclude
 from lmab.run import rehearse, resolve
-from lmab.store import FINAL, Record, Store
+from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
     execute(hydra, claim.name, cells, store)
     records = _records(store, cells)
     conclusion = conclude(claim, cells, records)
-    paths = report.write(store.root / "reports", conclusion, cells, [f"sweeps={claim.name}", *shared])
+    asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
+    paths = report.write(store.root / "reports", conclusion, cells, asked, _departures(hydra, claim, cells[0].config))
     report.say(conclusion, paths)
     _fail(records.values())
     return conclusion
@@ -97,6 +99,30 @@ def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str
             )
         shared.append(override.input_line or "")
     return shared
+
+
+def _asked(arguments: list[str]) -> list[str]:
+    """What the user changed of the claim itself, as in seeds=9."""
+    return [line for line in arguments if re.split(r"[.=]", line)[0] in checks.CLAIM]
+
+
+# What a budget sets for the machine's sake; it is no part of the paper's recipe.
+_LOGISTICS = ("trainer.val_every", "trainer.log_every", "trainer.checkpoint_every", "trainer.accelerator")
+_LOGISTICS += ("trainer.threads", "trainer.micro")
+
+
+def _departures(hydra: Hydra, claim: claims.Claim, here: dict[str, Any]) -> dict[str, list[Any]]:
+    """Key -> (at the published sizes, here), for every knob of the recipe in which this sweep departs from the
+    paper, in all arms alike."""
+    arm = next(iter(claim.arms.values()))
+    cfg = _compose(hydra, [*claim.base, *arm, "budget=paper", f"seed={here['seed']}"])
+    paper = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(paper, dict)
+    shown = ("model", "objective", "segments", "tokenizer", "optim", "schedule", "precision", "split", "trainer")
+    pair = [
+        {key: config[key] for key in shown} for config in (checks.typed({str(k): v for k, v in paper.items()}), here)
+    ]
+    return {key: values for key, values in guard.differences(pair).items() if key not in (*_LOGISTICS, *OUTSIDE)}
 
 
 def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:

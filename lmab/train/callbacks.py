@@ -147,8 +147,8 @@ def last_whole(folder: Path) -> Path | None:
         try:
             with zipfile.ZipFile(path) as archive:
                 broken = archive.testzip()
-            # What stands between the parts has no checksum: torch must find its way through it as well.
-            torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            if broken is None:  # what stands between the parts has no checksum: torch must find its way through it
+                torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except MemoryError:
             raise
         except Exception as error:  # a flipped bit can make a reader stumble over anything

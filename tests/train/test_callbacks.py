@@ -59,6 +59,7 @@ CASES = {
     "second_epoch": (12, PLAIN),
     "accumulated": (8, PLAIN | {"micro": 24}),
     "static": (12, PLAIN | {"copies": 1}),
+    "half_precision": (8, PLAIN | {"precision": "bf16-mixed"}),
     "padded": (8, PLAIN | {"cut": False, "micro": 20}),
     # everything falls on the checkpoint's step
     "validated_at_the_checkpoint": (6, {"log_every": 2, "val_every": 4, "checkpoint_every": 4}),

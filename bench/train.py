@@ -170,9 +170,9 @@ def measure(overrides: list[str], store: str, turns: int, seconds: float) -> tup
 def main(turns: int, seconds: float) -> None:
     """Print the ratios."""
     warnings.simplefilter("ignore")
-    machine(threads=1)  # the peer gets the same settings
     transformers.logging.set_verbosity_error()
-    with tempfile.TemporaryDirectory() as store:
+    # The peer gets the same settings of the process.
+    with machine(threads=1), tempfile.TemporaryDirectory() as store:
         for name, overrides, aim in SIZES:
             ours, theirs, flops = measure(overrides.split(), store, turns, seconds)
             ratio = statistics.median(ours) / statistics.median(theirs)

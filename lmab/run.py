@@ -33,7 +33,7 @@ from lmab.train.learner import Diverged, Learner, Learning
 from lmab.types import BadInput, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from omegaconf import DictConfig
 
@@ -132,7 +132,8 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     log.info("Run %s begins: %s", record.signature, " ".join(record.overrides))
     tracker = make(record.config["tracker"])
     try:
-        _trained(record, store, tracker)
+        with machine(record.config["trainer"]["threads"]):
+            _trained(record, store, tracker)
         record.state = "done"
     except Diverged as error:
         record.state, record.message = "diverged", str(error)
@@ -211,7 +212,6 @@ def build_learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data
 def _trained(record: Record, store: Store, tracker: Any) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
-    machine(train["threads"])
     objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
@@ -261,21 +261,29 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     record.cost["test_seconds"] = time.perf_counter() - began
 
 
-def machine(threads: int | None) -> None:
-    """Settings of the process that every run wants. threads: None leaves torch's own choice."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
-    torch.set_flush_denormal(True)
+@contextlib.contextmanager
+def machine(threads: int | None) -> Iterator[None]:
+    """Settings of the process that every run wants, put back afterwards. threads: None leaves torch's choice."""
     # glibc gives blocks of more than a few hundred kilobytes back to the kernel and asks for them again at every
     # step, and each page is cleared anew; kept, they cost nothing. The two are M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 2**30)
         libc.mallopt(-1, 2**31 - 1)
+    before, level = torch.get_num_threads(), logging.getLogger("pytorch_lightning").level
+    torch.set_num_threads(threads or before)
+    # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
+    torch.set_flush_denormal(True)
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    # Batches are arrays out of mapped memory: a worker would cost more than it brings.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # They are resumable: the data module begins its sampler at the step of the checkpoint.
-    warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+    try:
+        with warnings.catch_warnings():
+            # Batches are arrays out of mapped memory: a worker would cost more than it brings.
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            # They are resumable: the data module begins its sampler at the step of the checkpoint.
+            warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)
+        logging.getLogger("pytorch_lightning").setLevel(level)

@@ -82,8 +82,8 @@ def test_a_further_objective_leaves_the_noise_of_the_first_as_it_was():
     beside = Collate({"mlm": NOISE, "other": NOISE}, VOCABULARY, 5)(rows)
     assert torch.equal(alone.targets["mlm"].places, beside.targets["mlm"].places)
     assert torch.equal(alone.targets["mlm"].answers, beside.targets["mlm"].answers)
-    # The other has a key of its own: it does not ask at the same places.
-    assert not torch.equal(beside.targets["mlm"].places, beside.targets["other"].places)
+    # The other has a key of its own: under the same one it would ask again where the first left a token standing.
+    assert not set(beside.targets["other"].places.tolist()) <= set(beside.targets["mlm"].places.tolist())
 
 
 @pytest.mark.parametrize("other", [6, 7])

@@ -73,6 +73,9 @@ def test_wordpiece_keeps_the_most_frequent_characters():
     assert "##d" not in tokenizer.get_vocab()
     assert pieces(tokenizer, "abc") == ["abc"]
     assert pieces(tokenizer, "aad") == ["[UNK]"]
+    # Among equally frequent ones the alphabet decides, and not the order of some table in memory.
+    equal = WordPiece(vocab=40, alphabet=6).learn(["l k j i h g f e d c b a"])
+    assert set(equal.get_vocab()) == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"}
 
 
 def test_wordpiece_learns_the_most_frequent_pairs_first():

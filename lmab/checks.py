@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pydoc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -66,9 +66,9 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """precision=...: what Lightning calls it."""
+    """precision=...: what Lightning calls it. Parameters stay in float32."""
 
-    trainer: str
+    trainer: Literal["32-true", "bf16-mixed"]
 
 
 _PLAIN: dict[str, Any] = {"trainer": Trainer, "evaluation": Evaluation, "precision": Precision}
@@ -171,6 +171,11 @@ def _fits(config: dict[str, Any]) -> dict[str, Any]:
         raise BadInput(
             f"tokenizer.vocab={config['tokenizer']['vocab']} has more types than the model's embedding, "
             f"model.vocab={config['model']['vocab']}: give both the same number."
+        )
+    if train["devices"] not in (1, "1"):
+        raise BadInput(
+            f"trainer.devices={train['devices']} is not supported: a run trains on one device; give several runs to "
+            f"several devices with a launcher, and large batches to one with trainer.micro."
         )
     if train["micro"] is not None and train["batch"] % train["micro"]:
         raise BadInput(

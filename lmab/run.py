@@ -20,7 +20,6 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from pytorch_lightning.callbacks import TQDMProgressBar
 
 from lmab import checks, facts
 from lmab.data.collate import Collate
@@ -28,7 +27,7 @@ from lmab.data.module import Data, HeldOut, Shuffled
 from lmab.data.prepare import Prepared, prepare
 from lmab.data.rows import Rows
 from lmab.store import FINAL, Record, Store, signature, write_whole
-from lmab.train.callbacks import Checkpoints, Recorder, last_whole
+from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
 from lmab.train.learner import Diverged, Learner, Learning
 from lmab.types import BadInput, Failed
 
@@ -227,7 +226,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     )
     callbacks: list[pl.Callback] = [recorder, checkpoints]
     if config["display"]:
-        callbacks.append(TQDMProgressBar(refresh_rate=20))
+        callbacks.append(Bar(record))
     trainer = pl.Trainer(
         accelerator=train["accelerator"],
         devices=train["devices"],
@@ -250,6 +249,10 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
         log.info("Run %s goes on from %s.", record.signature, resume.name)
     trainer.fit(learner, data, ckpt_path=str(resume) if resume else None)
     if held["checkpoint"] == "best":
+        if broken := damage(folder / "best.ckpt"):
+            raise BadInput(
+                f"{folder / 'best.ckpt'} is broken ({broken}): delete {folder} and give the same line again."
+            )
         learner.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
     began = time.perf_counter()
     trainer.test(learner, data, verbose=False)

@@ -179,7 +179,8 @@ def reason(judged: Judged, unit: str = "") -> str:
         said = f"whether {said} is undecided"
     if not judged.n:
         return f"{said}: no seed was run in both arms"
-    said += f": gain {gain.estimate:+.3g} [{gain.low:+.3g}, {gain.high:+.3g}], n={judged.n}"
+    bounds = f"[{gain.low:+.3g}, {gain.high:+.3g}]" if math.isfinite(gain.high - gain.low) else "(no bounds yet)"
+    said += f": gain {gain.estimate:+.3g} {bounds}, n={judged.n}"
     said += f", p={judged.adjusted:.2g}"
     if more := judged.further_seeds:
         said += f"; about {more} more seed{'s' * (more > 1)} would probably decide"

@@ -62,7 +62,6 @@ class Masking:
         if self.whole_words:
             # Every piece takes the draw of the piece that begins its word.
             begins = ~vocabulary.continues[example.tokens] | ~eligible
-            begins[:, 1:] |= ~eligible[:, :-1]
             start = np.maximum.accumulate(np.where(begins, np.arange(T), 0), axis=1)
             drawn = np.take_along_axis(drawn, start, axis=1)
         selected = eligible & (drawn < self.rate)

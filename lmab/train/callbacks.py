@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import TQDMProgressBar
 
 from lmab.train.learner import Diverged, Learner
 
@@ -71,8 +72,8 @@ class Recorder(pl.Callback):
             return
         values = {f"train/{name}_loss": float(s) / self.totals[name] for name, s in self.sums.items()}
         self.sums, self.totals = {}, {}
-        (scheduler,) = [pl_module.lr_schedulers()]
-        self._point(step, values | {"train/lr": scheduler.get_last_lr()[0]})  # type: ignore[union-attr]
+        (group, *_) = trainer.optimizers[0].param_groups  # the rate of the next step
+        self._point(step, values | {"train/lr": group["lr"]})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, Learner)
@@ -90,6 +91,18 @@ class Recorder(pl.Callback):
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} at step {step} of {self.record.steps}.")
+
+
+class Bar(TQDMProgressBar):
+    """A progress bar that shows the newest losses of the record."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(refresh_rate=20)
+        self.record = record
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, int | str | float | dict]:
+        losses = {name: points[-1][1] for name, points in self.record.curves.items() if name.endswith("_loss")}
+        return {name: f"{value:.3f}" for name, value in losses.items()}
 
 
 class Checkpoints(pl.Callback):
@@ -142,19 +155,24 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def last_whole(folder: Path) -> Path | None:
-    """The newest checkpoint whose every byte is as it was written; a broken one is named and passed over."""
+    """The newest checkpoint whose every byte is as it was written; a broken one is named and put aside."""
     for path in _checkpoints(folder):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                broken = archive.testzip()
-            if broken is None:  # what stands between the parts has no checksum: torch must find its way through it
-                torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except MemoryError:
-            raise
-        except Exception as error:  # a flipped bit can make a reader stumble over anything
-            broken = repr(error)
-        if broken is None:
+        if (broken := damage(path)) is None:
             return path
         log.warning("The checkpoint %s is broken (%s): the run goes back to the one before it.", path, broken)
-        path.unlink()
+        path.replace(path.with_suffix(".broken"))
     return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint, None where nothing is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is None:  # what stands between the parts has no checksum: torch must find its way through it
+            torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a flipped bit can make a reader stumble over anything
+        return repr(error)
+    return broken

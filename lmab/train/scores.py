@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torchmetrics import Metric
 
+from lmab.types import BadInput
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -42,6 +44,8 @@ class DocumentLoss(Metric):
         """loss, accuracy: means over all targets. loss_by_document, accuracy_by_document [documents]: means over
         each document's targets, NaN where it has none. weight [documents]: its targets."""
         total = self.counts.sum()
+        if not total:
+            raise BadInput("The held-out text holds no target: give more documents, or a higher rate.")
         return {
             "loss": self.sums.sum() / total,
             "accuracy": self.hits.sum() / total,

@@ -266,7 +266,6 @@ print(json.dumps([{k: str(v) for k, v in found.folders.items()}, found.facts]))
 """
 
 
-@pytest.mark.slow
 def test_two_processes_that_build_at_once_give_one_result(tmp_path, corpus):
     words = [sys.executable, "-c", PREPARE, str(tmp_path / "shared"), str(corpus.path)]
     racing = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmab.train.scores import DocumentLoss
-from lmab.types import Batch, Outcome, View
+from lmab.types import BadInput, Batch, Outcome, View
 
 DOCUMENTS = 5
 # A row: its document, and the losses and hits of its targets.
@@ -55,6 +55,10 @@ def test_sums_are_those_by_hand_whatever_the_batches(rows, size, width):
     metric = DocumentLoss(DOCUMENTS)
     for start in range(0, len(rows), size):
         metric.update(*scored(rows[start : start + size], width + start))
+    if not any(targets for _, targets in rows):
+        with pytest.raises(BadInput, match="no target"):
+            metric.compute()
+        return
     found = metric.compute()
     losses, hits = defaultdict(list), defaultdict(list)
     for document, targets in rows:

@@ -1,0 +1,51 @@
+"""Committed evidence agrees with itself: judged again from its runs, it gives the verdict that stands there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmab.lab.publish import ledger
+from lmab.lab.verdict import Comparison, judge
+
+RESULTS = Path(__file__).parents[1] / "results"
+VERDICTS = sorted(RESULTS.rglob("verdict.json"))
+
+
+@pytest.mark.parametrize("path", VERDICTS, ids=lambda p: str(p.parent.relative_to(RESULTS)))
+def test_evidence_gives_its_verdict_again(path: Path) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    runs = json.loads((path.parent / "runs.json").read_text(encoding="utf-8"))
+    claim = found["claim"]
+    scores: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in claim["arms"]}
+    for run in runs:
+        scores[run["arm"]][run["seed"]] = np.array(run["scores"])
+        assert run["code"]["dirty"] is False
+        assert run["weights"] == runs[0]["weights"]  # every run was scored on the same targets
+        assert found["runs"][run["arm"]][str(run["seed"])] == run["signature"]
+        mean = np.average(run["scores"], weights=run["weights"])
+        assert mean == pytest.approx(found["scores"][run["arm"]][str(run["seed"])], rel=1e-4)
+    verdict = judge(
+        scores,
+        np.array(runs[0]["weights"]),
+        [Comparison(**rule) for rule in claim["verdict"]],
+        better=claim["measure"]["better"],
+        level=claim["level"],
+    )
+    for ours, theirs in zip(verdict.judged, found["verdict"]["judged"], strict=True):
+        assert ours.answer == theirs["answer"]
+        assert ours.gain.estimate == pytest.approx(theirs["gain"]["estimate"], rel=1e-3, abs=1e-4)
+        assert ours.gain.low == pytest.approx(theirs["gain"]["low"], rel=1e-2, abs=1e-3)
+    if found["answer"] != "not decidable":
+        assert verdict.answer == found["answer"]
+
+
+def test_the_ledger_is_that_of_the_evidence(tmp_path: Path) -> None:
+    for path in VERDICTS:
+        copy = tmp_path / path.relative_to(RESULTS)
+        copy.parent.mkdir(parents=True)
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert ledger(tmp_path).read_text(encoding="utf-8") == (RESULTS / "README.md").read_text(encoding="utf-8")

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    import torch
 
 
 class BadInput(ValueError):  # noqa: N818  (said to a user: it names the input, not the code)
@@ -99,6 +100,11 @@ class Batch:
     examples: int  # rows
     real: int  # tokens that are not padding
 
+    def asked(self) -> torch.Tensor:
+        """[N] the places at which any objective asks, flat over B * T, ascending, each once."""
+        places = [targets.places for targets in self.targets.values()]
+        return places[0] if len(places) == 1 else torch.unique(torch.cat(places))
+
     def to(self, device: torch.device) -> Batch:
         moved = {
             f.name: value.to(device) if hasattr(value := getattr(self, f.name), "to") else value for f in fields(self)
@@ -108,9 +114,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a network made of a batch."""
+    """What a network made of a batch: the last layer everywhere, or at the places that were asked for."""
 
-    hidden: torch.Tensor  # [B, T, D] the last layer
+    hidden: torch.Tensor  # [B, T, D], or [N, D] where `places` are given
+    places: torch.Tensor | None = None  # [N] flat over B * T, ascending, each once
+
+    def at(self, places: torch.Tensor) -> torch.Tensor:
+        """The hidden states [M, D] at places [M] that are among those asked for."""
+        if self.places is None:
+            return self.hidden.flatten(0, 1)[places]
+        if places is self.places:
+            return self.hidden
+        return self.hidden[torch.searchsorted(self.places, places)]
 
 
 @dataclass(frozen=True)

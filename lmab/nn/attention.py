@@ -37,8 +37,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D]."""
+    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
+        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T."""
         B, T, D = hidden.shape
         query, key, value = self.qkv(hidden).view(B, T, 3, self.heads, D // self.heads).unbind(2)
         query, bias = self.position(query.transpose(1, 2), T)  # [B, H, T, D / H]
@@ -52,4 +52,5 @@ class Attention(nn.Module):
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        return self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        mixed = mixed.transpose(1, 2).reshape(B, T, D)
+        return self.out(mixed if places is None else mixed.flatten(0, 1)[places])

@@ -25,8 +25,12 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = tuple(range(len(layers)) if order is None else order)
 
-    def forward(self, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D]."""
-        for number in self.order:
+    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
+        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T.
+
+        Nobody reads the last layer's other places, and behind its attention they cost more than half of it.
+        """
+        *below, last = self.order
+        for number in below:
             hidden = self.layers[number](hidden, view)
-        return hidden
+        return self.layers[last](hidden, view, places)

@@ -28,8 +28,11 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(dim, epsilon)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D]."""
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, view)))
+    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
+        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T."""
+        mixed = self.attention(hidden, view, places)
+        if places is not None:
+            hidden = hidden.flatten(0, 1)[places]
+        hidden = self.attention_norm(hidden + self.dropout(mixed))
         fed = self.outer(F.gelu(self.inner(hidden)))
         return self.ffn_norm(hidden + self.dropout(fed))

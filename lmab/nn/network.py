@@ -26,8 +26,9 @@ class Network(nn.Module):
         super().__init__()
         self.embedding, self.encoder, self.head = embedding, encoder, head
 
-    def forward(self, batch: Batch) -> Encoded:
-        return Encoded(self.encoder(self.embedding(batch), batch.view))
+    def forward(self, batch: Batch, places: torch.Tensor | None = None) -> Encoded:
+        """places: [N] where the last layer is wanted, flat over B * T; None for everywhere."""
+        return Encoded(self.encoder(self.embedding(batch), batch.view, places), places)
 
     def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary for hidden states at chosen places: [N, D] to [N, V]."""

@@ -120,7 +120,6 @@ class MaskedLM(nn.Module):
 
     def forward(self, network: Network, encoded: Encoded, batch: Batch) -> Outcome:
         targets = batch.targets["mlm"]
-        hidden = encoded.hidden.flatten(0, 1)[targets.places]  # [N, D]
-        logits = network.token_logits(hidden)  # [N, V]
+        logits = network.token_logits(encoded.at(targets.places))  # [N, V]
         losses, hits = cross_entropy(logits, targets.answers)
         return Outcome(losses, targets.places, hits)

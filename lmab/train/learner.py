@@ -62,7 +62,7 @@ class Learner(pl.LightningModule):
 
     def outcomes(self, batch: Batch) -> Iterator[tuple[str, float, Outcome]]:
         """Each objective's name, weight and outcome on one forward pass."""
-        encoded = self.network(batch)
+        encoded = self.network(batch, batch.asked())
         for name, objective in self.objectives.items():
             yield name, cast("float", objective.weight), objective(self.network, encoded, batch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -326,3 +327,18 @@ def test_a_refusal_is_one_sentence_that_names_the_key():
     with pytest.raises(BadInput) as caught:
         bert(depth=-1)
     assert str(caught.value) == "model.depth=-1 builds nothing: give at least 1."
+
+
+def test_the_last_layer_at_some_places_is_the_last_layer_there():
+    model = bert().eval()
+    shuffle(model, 0.3)
+    given = batch(padded=True)
+    mlm = given.targets["mlm"]
+    other = Targets(torch.tensor([0, 13, 25]), torch.zeros(3, dtype=torch.int64))
+    both = replace(given, targets={"mlm": mlm, "other": other})
+    places = both.asked()
+    assert places.tolist() == sorted(set(mlm.places.tolist()) | {0, 13, 25})
+    whole, some = model.network(both), model.network(both, places)
+    for targets in (mlm, other):
+        torch.testing.assert_close(some.at(targets.places), whole.at(targets.places), rtol=0, atol=1e-6)
+    assert given.asked() is mlm.places  # one objective: nothing is looked up twice

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    import torch
 
 
 class BadInput(ValueError):  # noqa: N818  (said to a user: it names the input, not the code)
@@ -103,7 +102,11 @@ class Batch:
     def asked(self) -> torch.Tensor:
         """[N] the places at which any objective asks, flat over B * T, ascending, each once."""
         places = [targets.places for targets in self.targets.values()]
-        return places[0] if len(places) == 1 else torch.unique(torch.cat(places))
+        if len(places) == 1:
+            return places[0]
+        import torch  # here, so that reading records wants no torch
+
+        return torch.unique(torch.cat(places))
 
     def to(self, device: torch.device) -> Batch:
         moved = {
@@ -125,6 +128,8 @@ class Encoded:
             return self.hidden.flatten(0, 1)[places]
         if places is self.places:
             return self.hidden
+        import torch
+
         return self.hidden[torch.searchsorted(self.places, places)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sentencex
+import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from omegaconf import DictConfig
+
+# One thread a process: two test processes with two threads each would wait for each other at every step.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 # No test depends on a clock, and the first example of a property may wait for a library to load.
 settings.register_profile("lmab", deadline=None)

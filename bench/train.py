@@ -27,7 +27,8 @@ from hydra.utils import instantiate
 from torch.utils.data import DataLoader
 
 from lmab import facts
-from lmab.run import build_data, build_learner, machine, resolve
+from lmab.machine import machine
+from lmab.run import build_data, build_learner, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

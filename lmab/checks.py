@@ -20,18 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # What a claim file adds to the configuration: the sweeper's, no part of a run.
-CLAIM = (
-    "claim",
-    "source",
-    "base",
-    "arms",
-    "measure",
-    "verdict",
-    "seeds",
-    "reported",
-    "plateau",
-    "departures",
-)
+CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "level")
+
+# The parts of a run's configuration.
+PARTS = ("model", "objective", "segments", "corpus", "tokenizer", "split", "evaluation", "optim", "schedule")
+PARTS += ("precision", "trainer", "tracker", "budget", "seed", "name", "store", "display", "sweep")
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -43,13 +36,12 @@ class Trainer:
     steps: Positive  # optimiser steps
     batch: Positive  # examples a step
     micro: Positive | None  # examples a forward pass; None: the whole batch
-    clip: float | None  # largest norm of the gradient
+    clip: Annotated[float, Field(gt=0)] | None  # largest norm of the gradient
     val_every: Positive  # steps
     log_every: Positive
     checkpoint_every: Positive
-    accelerator: str
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"]
     devices: Positive | str
-    strategy: str
     threads: Positive | None  # of the CPU; part of the signature, since it can change the last digits
     workers: Annotated[int, Field(ge=0)]
 
@@ -72,13 +64,16 @@ class Precision:
 
 
 _PLAIN: dict[str, Any] = {"trainer": Trainer, "evaluation": Evaluation, "precision": Precision}
-_SCALARS: dict[str, Any] = {"seed": Annotated[int, Field(ge=0)], "store": str, "display": bool}
+_SCALARS: dict[str, Any] = {"seed": Annotated[int, Field(ge=0, strict=True)], "store": str, "display": bool}
 
 
 def nearest(word: str, known: list[str]) -> str:
     """A half sentence that names what was probably meant, or what there is."""
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(sorted(known))}."
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    listed = sorted(known)
+    return f"there is {', '.join(listed[:12])}{' and more' if len(listed) > 12 else ''}."
 
 
 def _typed(hint: Any, value: Any, path: str) -> Any:
@@ -145,6 +140,9 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
     """Each part by itself: known keys, and values of their declared types."""
+    for key in config:
+        if key not in PARTS:
+            raise BadInput(f"{key} is no part of a configuration: {nearest(key, [*PARTS, *CLAIM])}")
     config = _walk(config, "")
     for key, hint in _SCALARS.items():
         config[key] = _typed(hint, config[key], key)
@@ -164,9 +162,12 @@ def _fits(config: dict[str, Any]) -> dict[str, Any]:
         raise BadInput("objective=[] leaves nothing to learn: choose at least one, as in objective=[mlm].")
     if held["checkpoint"] not in ("last", "best"):
         raise BadInput(f"evaluation.checkpoint={held['checkpoint']} is neither last nor best.")
-    length, room = config["segments"]["length"], config["model"]["length"]
-    if max(length, held["segments"]["length"]) > room:
-        raise BadInput(f"segments.length={length} does not fit into the model's positions, model.length={room}.")
+    room = config["model"]["length"]
+    for key, part in (("segments", config["segments"]), ("evaluation.segments", held["segments"])):
+        if part["length"] > room:
+            raise BadInput(
+                f"{key}.length={part['length']} does not fit into the model's positions, model.length={room}."
+            )
     if config["tokenizer"]["vocab"] > config["model"]["vocab"]:
         raise BadInput(
             f"tokenizer.vocab={config['tokenizer']['vocab']} has more types than the model's embedding, "

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -64,6 +65,7 @@ def of_data(prepared: Prepared, data: Data, objectives: Mapping[str, Any], seed:
     """Sizes, the unigram plateau, how often the training text repeats, and what each noise really did."""
     train = data.train
     found: dict[str, Any] = dict(prepared.facts)
+    found["threads"] = torch.get_num_threads()
     found["epochs"] = train.steps * train.batch / len(train.rows)
     for name, objective in objectives.items():
         if hasattr(objective.noise, "describe"):
@@ -95,7 +97,9 @@ def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, floa
 def cost(learner: Learner, data: Data, tokens: int, seconds: float) -> dict[str, float]:
     """parameters: each counted once, however often it is used. flops_a_token: of one training step (forward and
     twice that for backward), counted by torch on a real batch; padding counts, since it is computed."""
-    micro = data.train[0][0].to(learner.device)
+    # The first training rows under the frozen masks: the same for every seed, whatever each draws.
+    index = np.arange(min(data.train.micro, len(data.train.rows)))
+    micro = data.test.collate(data.train.rows.take(index, np.zeros_like(index))).to(learner.device)
     learner.eval()
     # The fused kernels are not in the counter's table on every device; the plain ones do the same arithmetic.
     with (

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
 import json
 import logging
 import sys
 import time
 import traceback
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +23,15 @@ from lmab.data.collate import Collate
 from lmab.data.module import Data, HeldOut, Shuffled
 from lmab.data.prepare import Prepared, prepare
 from lmab.data.rows import Rows
+from lmab.machine import machine
+from lmab.rng import derive
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
 from lmab.train.learner import Diverged, Learner, Learning
 from lmab.types import BadInput, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from omegaconf import DictConfig
 
@@ -47,7 +46,7 @@ def make(node: Mapping[str, Any], *args: Any) -> Any:
     try:
         return instantiate(node, *args)
     except InstantiationException as error:
-        if isinstance(error.__cause__, BadInput):
+        if isinstance(error.__cause__, ValueError):  # ours, or torch's own, as for a dropout of 2
             raise BadInput(str(error.__cause__)) from error
         raise
 
@@ -94,15 +93,20 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record.
     BadInput: said before anything is trained. Failed: anything else that went wrong, recorded with its traceback.
     """
+    log.setLevel(logging.INFO)  # for the run's own log; a worker has no front door that would do it
     config, name = resolve(cfg)
     store = Store(config["store"])
     found = store.find(name)
-    if found is None or found.state not in FINAL:
-        rehearse(config)
+    if found is not None and found.state in FINAL:
+        return found
+    rehearse(config)
     with store.lock(name):
         found = store.find(name)
         if found is not None and found.state in FINAL:
             return found
+        code = facts.code()
+        if found is not None and found.code != code:
+            code = {**code, "dirty": True}  # begun by other code: no revision gives the whole run back
         record = Record(
             signature=name,
             state="running",
@@ -111,7 +115,7 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
             seed=config["seed"],
             steps=config["trainer"]["steps"],
             versions=facts.versions(),
-            code=facts.code(),
+            code=code,
         )
         return _recorded(record, store, cfg, hydra)
 
@@ -172,8 +176,9 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
     rows = {part: Rows(folder) for part, folder in prepared.folders.items()}
 
     def held_out(part: str) -> HeldOut:
-        # Keyed by the evaluation's own seed: one frozen masking for every arm and every seed of a claim.
-        collate = Collate(noises, prepared.vocabulary, held["seed"])
+        # Keyed by the evaluation's own seed: one frozen masking for every arm and every seed of a claim, which
+        # no training run draws.
+        collate = Collate(noises, prepared.vocabulary, derive("held-out", part, held["seed"]))
         return HeldOut(rows[part], collate, batch=held["batch"])
 
     data = Data(
@@ -230,7 +235,6 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     trainer = pl.Trainer(
         accelerator=train["accelerator"],
         devices=train["devices"],
-        strategy=train["strategy"],
         precision=config["precision"]["trainer"],
         max_steps=train["steps"],
         max_epochs=1,
@@ -248,11 +252,15 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     if resume is not None:
         log.info("Run %s goes on from %s.", record.signature, resume.name)
     trainer.fit(learner, data, ckpt_path=str(resume) if resume else None)
+    record.step = trainer.global_step  # also where nothing was left to train
     if held["checkpoint"] == "best":
         if broken := damage(folder / "best.ckpt"):
-            raise BadInput(
-                f"{folder / 'best.ckpt'} is broken ({broken}): delete {folder} and give the same line again."
-            )
+            log.warning("%s is broken (%s): the run begins anew.", folder / "best.ckpt", broken)
+            for path in folder.glob("*.ckpt"):
+                path.replace(path.with_suffix(".broken"))
+            record.curves, record.cost = {}, {}
+            _trained(record, store, tracker)
+            return
         learner.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
     began = time.perf_counter()
     trainer.test(learner, data, verbose=False)
@@ -262,31 +270,3 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     record.weights = {name: weight for name, (_, weight) in documents.items()}
     record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0))
     record.cost["test_seconds"] = time.perf_counter() - began
-
-
-@contextlib.contextmanager
-def machine(threads: int | None) -> Iterator[None]:
-    """Settings of the process that every run wants, put back afterwards. threads: None leaves torch's choice."""
-    # glibc gives blocks of more than a few hundred kilobytes back to the kernel and asks for them again at every
-    # step, and each page is cleared anew; kept, they cost nothing. The two are M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 2**30)
-        libc.mallopt(-1, 2**31 - 1)
-    before, level = torch.get_num_threads(), logging.getLogger("pytorch_lightning").level
-    torch.set_num_threads(threads or before)
-    # Saturated scores leave denormal numbers, on which a CPU multiplies many times slower.
-    torch.set_flush_denormal(True)
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            # Batches are arrays out of mapped memory: a worker would cost more than it brings.
-            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-            # They are resumable: the data module begins its sampler at the step of the checkpoint.
-            warnings.filterwarnings("ignore", message=".*your dataloader is not resumable.*")
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
-            yield
-    finally:
-        torch.set_num_threads(before)
-        torch.set_flush_denormal(False)
-        logging.getLogger("pytorch_lightning").setLevel(level)

@@ -15,12 +15,12 @@ FLOORS = {
     **dict.fromkeys(("types", "store", "rng"), 0),
     **dict.fromkeys(("nn", "train", "data"), 1),
     **dict.fromkeys(("models", "objectives"), 2),
-    **dict.fromkeys(("run", "checks", "facts"), 3),
+    **dict.fromkeys(("run", "checks", "facts", "machine"), 3),
     "lab": 4,
     "__main__": 5,
 }
 # Rooms that stand on one floor because they make up one thing.
-TOGETHER = [{"types", "store", "rng"}, {"run", "checks", "facts"}]
+TOGETHER = [{"types", "store", "rng"}, {"run", "checks", "facts", "machine"}]
 
 LIBRARIES = {
     "hydra": {"lmab/run.py", "lmab/lab"},

@@ -47,7 +47,19 @@ SENTENCES = {
     "corpus=files corpus.path=/nowhere/at/all.txt": ["/nowhere/at/all.txt"],
     "corpus.source=imbd": ["imbd", "imdb"],
     "tracker=wandb tracker.mode=offlin": ["tracker.mode=offlin", "offline"],
-    "tracker.mode=online": ["tracker.mode"],
+    "tracker.mode=online": ["tracker.mode", "tracker=wandb"],
+    "optim.lr=-1": ["optim.lr=-1.0", "above 0"],
+    "schedule.warmup=-5": ["schedule.warmup=-5"],
+    "trainer.clip=0": ["trainer.clip=0", "greater than 0"],
+    "trainer.accelerator=banana": ["trainer.accelerator='banana'", "cpu"],
+    "trainer.devices=2": ["trainer.devices=2", "trainer.micro"],
+    "objective.mlm.rate=0": ["objective.mlm.rate=0", "0.15"],
+    "model.dropout=2": ["dropout"],
+    "precision.trainer=64-true": ["precision.trainer='64-true'", "32-true"],
+    "+modle.dim=3": ["modle", "model"],
+    "corpus.path=x.txt": ["corpus.path", "corpus=files"],
+    "evaluation.segments.length=64": ["evaluation.segments.length=64", "model.length=32"],
+    "seed=true": ["seed=True"],
     "sweeps=roberta/masking": ["-m"],
     "sweeps=roberta/maskin": ["roberta/masking"],
     "seed=-1": ["seed=-1"],
@@ -103,6 +115,16 @@ def test_a_document_too_large_to_hold(
     with pytest.raises(SystemExit):
         door.enter(lambda: run(cfg))
     assert "blank lines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["/dev/null/x", "/proc/nowhere"])
+def test_a_store_that_cannot_be(store: str, composed: Callable[..., DictConfig], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        door.enter(lambda: run(composed(f"store={store}")))
+    assert left.value.code == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert store.rpartition("/")[0] in sentence
+    assert "store=" in sentence
 
 
 @pytest.mark.slow

@@ -22,11 +22,14 @@ def test_evidence_gives_its_verdict_again(path: Path) -> None:
     claim = found["claim"]
     scores: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in claim["arms"]}
     for run in runs:
-        scores[run["arm"]][run["seed"]] = np.array(run["scores"])
+        scores[run["arm"]][run["seed"]] = np.array(
+            run["scores"], dtype=float
+        )  # null, where a document has no target, is NaN
         assert run["code"]["dirty"] is False
         assert run["weights"] == runs[0]["weights"]  # every run was scored on the same targets
         assert found["runs"][run["arm"]][str(run["seed"])] == run["signature"]
-        mean = np.average(run["scores"], weights=run["weights"])
+        held = np.array(run["weights"]) > 0
+        mean = np.average(np.array(run["scores"], dtype=float)[held], weights=np.array(run["weights"])[held])
         assert mean == pytest.approx(found["scores"][run["arm"]][str(run["seed"])], rel=1e-4)
     verdict = judge(
         scores,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from lmab.run import run
+from lmab.run import build_data, make, resolve, run
 from lmab.store import Record, Store
 from lmab.types import BadInput, Failed
 
@@ -38,7 +38,8 @@ def _only(store: Path) -> Record:
 
 def _result(record: Record) -> dict[str, Any]:
     """Everything of a record that the machine's mood may not change."""
-    return {k: getattr(record, k) for k in ("config", "metrics", "curves", "scores", "weights", "facts", "state")}
+    keys = ("config", "metrics", "curves", "scores", "weights", "facts", "state", "step", "steps")
+    return {k: getattr(record, k) for k in keys} | {"tokens": record.cost["tokens"]}
 
 
 def _wait_for_step(store: Path, step: int) -> None:
@@ -206,3 +207,46 @@ def test_memory_does_not_grow_from_run_to_run(composed: Callable[..., DictConfig
     # The first runs fill caches of torch and of the allocator; a model of 0.5 million parameters that stayed
     # behind with its optimiser would add 6 MB each time.
     assert sizes[-1] - sizes[3] < 8 * 2**20
+
+
+def test_a_run_killed_while_it_was_scored_ends_as_if_it_had_not_been(
+    composed: Callable[..., DictConfig], tmp_path: Path
+) -> None:
+    cfg = composed(f"store={tmp_path}", "tracker=csv")
+    done = run(cfg)
+    folder = tmp_path / done.signature
+    table = (folder / "metrics.csv").read_text()
+    (folder / "metrics.csv").unlink()
+    half = Store(tmp_path).find(done.signature)
+    assert half is not None
+    half.state, half.metrics, half.scores, half.step = "running", {}, {}, 5
+    Store(tmp_path).write(half)
+    again = run(cfg)
+    assert _result(again) == _result(done)
+    assert (folder / "metrics.csv").read_text() == table
+
+
+def test_a_broken_best_checkpoint_begins_the_run_anew(
+    composed: Callable[..., DictConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = composed(f"store={tmp_path}", "evaluation.checkpoint=best")
+    done = run(cfg)
+    folder = tmp_path / done.signature
+    (folder / "record.json").unlink()
+    (folder / "checkpoints" / "best.ckpt").write_bytes(b"PK spoilt")
+    assert _result(run(cfg)) == _result(done)
+    assert "best.ckpt is broken" in caplog.text
+
+
+def test_training_never_draws_the_masks_it_is_scored_on(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
+    config, _ = resolve(composed(f"store={tmp_path}", "objective.mlm.copies=1"))
+    _, data = build_data(config, {name: make(node) for name, node in config["objective"].items()})
+    assert config["seed"] == config["evaluation"]["seed"]
+    seeds = {data.train.collate.seed, data.validation.collate.seed, data.test.collate.seed}
+    assert len(seeds) == 3
+
+
+def test_flops_and_parameters_are_the_same_for_every_seed(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
+    costs = [run(composed(f"store={tmp_path}", f"seed={seed}", "trainer.steps=1")).cost for seed in (0, 1)]
+    assert costs[0]["flops_a_token"] == costs[1]["flops_a_token"] > 0
+    assert costs[0]["parameters"] == costs[1]["parameters"] > 0

@@ -34,7 +34,8 @@ def build(folder: Path, make: Callable[[Path], None]) -> Path:
         if folder.is_dir():
             return folder
         draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-        shutil.rmtree(draft, ignore_errors=True)
+        for left in folder.parent.glob(f".{folder.name}.[0-9]*"):  # by processes that were killed: we hold the lock
+            shutil.rmtree(left, ignore_errors=True)
         draft.mkdir()
         try:
             make(draft)

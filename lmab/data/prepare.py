@@ -127,8 +127,7 @@ def _rows(tokenizer: Tokenizer, words: Vocabulary, segments: Segments, source: P
             yield number, [e.ids for e in encoded]
 
     counts = np.zeros(words.size, dtype=np.int64)
-    # One chunk of up to a million rows: a block of examples is then one gather from mapped memory.
-    writer = ArrowWriter(path=str(folder / "rows.arrow"), features=features, writer_batch_size=1_000_000)
+    writer = ArrowWriter(path=str(folder / "rows.arrow"), features=features, writer_batch_size=10_000)
     for row in segments.rows(numbered(), words):
         counts += np.bincount(row.tokens, minlength=words.size)
         missing = segments.length - len(row.tokens)

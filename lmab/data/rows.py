@@ -40,11 +40,9 @@ class Rows:
     def take(self, index: np.ndarray, epoch: np.ndarray) -> Example:
         """The examples at `index` [B], each seen `epoch` [B] times before."""
         chunk = np.searchsorted(self._starts, index, side="right") - 1
-        if len(self._tokens) == 1:
-            tokens = self._tokens[0][index]
-        else:
-            places = zip(chunk, index - self._starts[chunk], strict=True)
-            tokens = np.stack([self._tokens[c][i] for c, i in places])
+        tokens = np.empty((len(index), self._tokens[0].shape[1]), dtype=np.int32)
+        for c in np.unique(chunk):
+            tokens[chunk == c] = self._tokens[c][index[chunk == c] - self._starts[c]]
         lengths = self.length[index]
         # Columns that are padding in every row are not carried on.
         return Example(

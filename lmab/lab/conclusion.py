@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lmab.lab.verdict import Verdict, judge, reason
+from lmab.types import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmab.lab.claim import Claim
     from lmab.store import Record
 
@@ -39,19 +42,28 @@ class Conclusion:
     verdict: Verdict | None
     arms: dict[str, dict[int, Record]] = field(repr=False)
     missing: list[tuple[Cell, str]] = field(repr=False)  # cells without a score, and why
+    changes: tuple[str, ...] = ()  # what makes it another experiment than the file's
 
 
-def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record]) -> Conclusion:
-    """Judge a claim on what its runs recorded. records: signature -> record, for cells that have one."""
+def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], changes: Sequence[str] = ()) -> Conclusion:
+    """Judge a claim on what its runs recorded. records: signature -> record, for cells that have one. changes: what
+    was asked that makes it another experiment than the file's.
+
+    BadInput: runs that were scored on different targets.
+    """
     metric = claim.measure.metric
     budget = str(cells[0].config["budget"]["name"])
+    place = f"at budget {budget}" + (f" with {' '.join(changes)}" if changes else "")
     arms: dict[str, dict[int, Record]] = {arm: {} for arm in claim.arms}
     missing: list[tuple[Cell, str]] = []
+    diverged: dict[str, list[int]] = {}
     for cell in cells:
         record = records.get(cell.signature)
         if record is not None and record.state == "done" and metric in record.scores:
             arms[cell.arm][cell.seed] = record
         else:
+            if record is not None and record.state == "diverged":
+                diverged.setdefault(cell.arm, []).append(cell.seed)
             missing.append((cell, "never ran" if record is None else f"{record.state}: {record.message}"))
     stuck = [arm for arm, by_seed in arms.items() if _gain(metric, by_seed) < claim.plateau]
     scored = [record for by_seed in arms.values() for record in by_seed.values()]
@@ -60,14 +72,27 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record]) -> Con
             claim,
             budget,
             "undecided",
-            f"Undecided at budget {budget}: no run has a score.",
+            f"Undecided {place}: no run has a score.",
             None,
             arms,
             missing,
+            tuple(changes),
         )
+    weights = np.array(scored[0].weights[metric])
+    for record in scored:
+        if record.weights[metric] != scored[0].weights[metric]:
+            raise BadInput(
+                f"The runs {scored[0].signature} and {record.signature} of {claim.name} were scored on different "
+                f"held-out targets, so their {metric} cannot be compared."
+            )
+    # A run that diverged is no missing run: left out, it would make its arm look better than it is.
+    lost = {arm: {seed: np.full(weights.shape, np.nan) for seed in seeds} for arm, seeds in diverged.items()}
     verdict = judge(
-        {arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()} for arm, by_seed in arms.items()},
-        np.array(scored[0].weights[metric]),
+        {
+            arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()} | lost.get(arm, {})
+            for arm, by_seed in arms.items()
+        },
+        weights,
         claim.verdict,
         better=claim.measure.better,
         level=claim.level,
@@ -77,16 +102,19 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record]) -> Con
         answer = "not decidable"
         larger = NEXT.get(budget)
         sentence = (
-            f"Not decidable at budget {budget}: {', '.join(stuck)} gained less than {claim.plateau} nats over the "
+            f"Not decidable {place}: {', '.join(stuck)} gained less than {claim.plateau} nats over the "
             f"unigram distribution, so nothing can be read off the arms"
             + (f"; try budget={larger}." if larger else ".")
         )
     else:
         answer = verdict.answer
-        sentence = f"{answer.capitalize()} at budget {budget}: {reasons}."
+        sentence = f"{answer.capitalize()} {place}: {reasons}."
     if missing:
-        sentence += f" {len(missing)} of {len(cells)} runs have no score."
-    return Conclusion(claim, budget, answer, sentence, verdict, arms, missing)
+        sentence += f" {len(missing)} of {len(cells)} runs have no score"
+        sentence += f", {sum(map(len, diverged.values()))} of them diverged." if diverged else "."
+    if len({r.code.get("revision") for r in scored}) > 1:
+        sentence += " The runs come from different revisions of the code."
+    return Conclusion(claim, budget, answer, sentence, verdict, arms, missing, tuple(changes))
 
 
 def _gain(metric: str, by_seed: dict[int, Record]) -> float:

@@ -36,7 +36,7 @@ class Board:
         self.title, self.cells, self.store = title, cells, store
         self.began = time.monotonic()
         self.steps = sum(r.step for r in map(self._record, cells) if r is not None)  # done before this sweep
-        self._said: set[str] = {c.signature for c in cells if (r := self._record(c)) and r.state == "done"}
+        self._said: set[str] = {c.signature for c in cells if (r := self._record(c)) and r.state in _MARK}
 
     def _record(self, cell: Cell) -> Record | None:
         return self.store.find(cell.signature)
@@ -73,6 +73,8 @@ class Board:
         """A line for every run that ended since this was last asked."""
         for cell in self.cells:
             record = self._record(cell)
+            if record is not None and record.state == "running":
+                self._said.discard(cell.signature)  # a failed run is tried again
             if record is not None and record.state in _MARK and cell.signature not in self._said:
                 self._said.add(cell.signature)
                 yield (

@@ -38,10 +38,12 @@ def enter(work: Callable[[], T]) -> T:
     except (CompactHydraException, OmegaConfBaseException) as error:
         _leave(2, explained(error))
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
         where = error.filename or "the store"
-        _leave(2, f"No space is left for {where}: make room and give the same line again, runs go on.")
+        if error.errno == errno.ENOSPC:
+            _leave(2, f"No space is left for {where}: make room and give the same line again, runs go on.")
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise
+        _leave(2, f"{where} cannot be written ({error.strerror}): choose another folder with store=...")
     except KeyboardInterrupt:
         _leave(130, "Interrupted; the same line goes on from the last checkpoint.")
 
@@ -62,8 +64,12 @@ def explained(error: Exception) -> str:
     if found := re.search(r"Could not override '([^']+)'|full_key: (\S+)", text):
         key = found[1] or found[2]
         known = _keys()
-        if key in known:
-            return f"There is no key {key} under these choices: the default choice of its group has one."
+        group, _, rest = key.partition(".")
+        others = [
+            p.stem for p in sorted((_ROOT / "conf" / group).glob("*.yaml")) if f"\n{rest}:" in f"\n{p.read_text()}"
+        ]
+        if others and rest:
+            return f"There is no key {key} under these choices: {' and '.join(f'{group}={o}' for o in others)} has it."
         return f"There is no key {key}: {nearest(key, known)}"
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, choice = found[1].partition("/")

@@ -7,6 +7,7 @@ results/README.md           the ledger, made anew from every verdict.json below 
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from lmab.store import Store, write_whole
@@ -24,6 +25,11 @@ def publish(store: Store, report: Path, results: Path) -> Path:
     BadInput: a run is missing, or was made by code that no revision gives back.
     """
     verdict = json.loads((report / "verdict.json").read_text(encoding="utf-8"))
+    if verdict["changes"]:
+        raise BadInput(
+            f"{report.name} is another experiment than sweeps/{verdict['claim']['name']}.yaml "
+            f"({' '.join(verdict['changes'])}): write a claim file of its own to publish it."
+        )
     runs = []
     for arm, by_seed in verdict["runs"].items():
         for name in by_seed.values():
@@ -40,7 +46,7 @@ def publish(store: Store, report: Path, results: Path) -> Path:
     for path in sorted(report.iterdir()):
         if path.name != "report.html":  # large, and made from the rest
             write_whole(folder / path.name, path.read_text(encoding="utf-8"))
-    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in runs)
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in runs)
     write_whole(folder / "runs.json", f"[\n{lines}\n]\n")
     return folder
 
@@ -48,8 +54,8 @@ def publish(store: Store, report: Path, results: Path) -> Path:
 def _small(record: Record, metric: str) -> dict[str, Any]:
     """What of a record the evidence needs, with as many digits as anybody reads."""
 
-    def short(value: float) -> float:
-        return float(f"{value:.6g}")
+    def short(value: float) -> float | None:
+        return float(f"{value:.6g}") if math.isfinite(value) else None
 
     return {
         "signature": record.signature,

@@ -52,7 +52,9 @@ def write(
     departures: key -> (in the paper, at this budget). OSError: the folder cannot be written.
     """
     claim = conclusion.claim
-    place = root / folder([claim.name, conclusion.budget], (c.signature for c in cells))
+    # The name covers what is asked as well as what is run: another margin is another report.
+    asked = json.dumps(claim.as_dict(), sort_keys=True)
+    place = root / folder([claim.name, conclusion.budget], [asked, *(c.signature for c in cells)])
     paths = Paths(*(place / file for file in ("report.html", "table.md", "table.csv", "verdict.json")))
     command = f"python run.py -m {shlex.join(overrides)}"
     page = Page(
@@ -84,7 +86,7 @@ def say(conclusion: Conclusion, paths: Paths) -> None:
     out.print(Text(str(paths.html)), soft_wrap=True)
 
 
-def say_runs(records: list[Record], by: list[str]) -> None:
+def say_runs(records: list[Record], by: list[str], store: str = "runs") -> None:
     """Print a table of runs, and of means where there are several seeds. by: what was varied, a key of the
     configuration, a group of keys, or a choice that is no key, such as experiment."""
     out = console()
@@ -95,8 +97,9 @@ def say_runs(records: list[Record], by: list[str]) -> None:
         if record.message:
             out.print(Text(f"{record.signature} {record.state}: {record.message}", style="red"))
     if by and records:
+        where = "" if store == "runs" else f" --store {shlex.quote(store)}"
         known = dict.fromkeys(k if any(r.value(k) is not None for r in records) else "sweep.arm" for k in by)
-        out.print(Text(f"python -m lmab compare {' '.join(f'--by {key}' for key in known)}"), soft_wrap=True)
+        out.print(Text(f"python -m lmab{where} compare {' '.join(f'--by {key}' for key in known)}"), soft_wrap=True)
 
 
 def _data(conclusion: Conclusion, command: str) -> dict[str, Any]:
@@ -105,6 +108,7 @@ def _data(conclusion: Conclusion, command: str) -> dict[str, Any]:
         "answer": conclusion.answer,
         "sentence": conclusion.sentence,
         "budget": conclusion.budget,
+        "changes": list(conclusion.changes),
         "command": command,
         "claim": conclusion.claim.as_dict(),
         "verdict": conclusion.verdict.as_dict() if conclusion.verdict else None,

@@ -64,13 +64,15 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
     shared = _shared(hydra, claim, arguments)
     cells = _cells(hydra, claim, shared)
     store = Store(cells[0].config["store"])
+    departures = _departures(hydra, claim, shared, cells[0].config)
     execute(hydra, claim.name, cells, store)
     records = _records(store, cells)
-    conclusion = conclude(claim, cells, records)
+    changes = [line for line in (*_asked(arguments), *shared) if not line.lstrip("+").startswith(_HARMLESS)]
+    conclusion = conclude(claim, cells, records, changes)
     asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
-    paths = report.write(store.root / "reports", conclusion, cells, asked, _departures(hydra, claim, cells[0].config))
+    paths = report.write(store.root / "reports", conclusion, cells, asked, departures)
     report.say(conclusion, paths)
-    _fail(records.values())
+    _fail(cells, records)
     return conclusion
 
 
@@ -85,7 +87,7 @@ def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str
     shared = []
     for override in parser.parse_overrides(arguments):
         key = override.get_key_element().lstrip("+~")
-        if key.split(".")[0] in (*checks.CLAIM, "sweeps", "level"):
+        if key.split(".")[0] in (*checks.CLAIM, "sweeps"):
             continue
         if override.is_sweep_override() or key == "seed":
             raise BadInput(
@@ -103,7 +105,11 @@ def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str
 
 def _asked(arguments: list[str]) -> list[str]:
     """What the user changed of the claim itself, as in seeds=9."""
-    return [line for line in arguments if re.split(r"[.=]", line)[0] in checks.CLAIM]
+    return [line for line in arguments if re.split(r"[.=]", line.lstrip("+~"))[0] in checks.CLAIM]
+
+
+# Overrides under which a claim is still the same experiment: a matter of place, display, or more seeds.
+_HARMLESS = ("budget=", "store=", "name=", "display=", "tracker", "seeds=", "hydra", "trainer.workers=")
 
 
 # What a budget sets for the machine's sake; it is no part of the paper's recipe.
@@ -111,11 +117,12 @@ _LOGISTICS = ("trainer.val_every", "trainer.log_every", "trainer.checkpoint_ever
 _LOGISTICS += ("trainer.threads", "trainer.micro")
 
 
-def _departures(hydra: Hydra, claim: claims.Claim, here: dict[str, Any]) -> dict[str, list[Any]]:
+def _departures(hydra: Hydra, claim: claims.Claim, shared: list[str], here: dict[str, Any]) -> dict[str, list[Any]]:
     """Key -> (at the published sizes, here), for every knob of the recipe in which this sweep departs from the
     paper, in all arms alike."""
     arm = next(iter(claim.arms.values()))
-    cfg = _compose(hydra, [*claim.base, *arm, "budget=paper", f"seed={here['seed']}"])
+    chosen = [line for line in shared if line.lstrip("+").startswith("corpus")]  # the text is the user's to choose
+    cfg = _compose(hydra, [*claim.base, *chosen, *arm, "budget=paper", f"seed={here['seed']}"])
     paper = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(paper, dict)
     shown = ("model", "objective", "segments", "tokenizer", "optim", "schedule", "precision", "split", "trainer")
@@ -151,6 +158,8 @@ def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
     (batch,) = BasicSweeper.split_arguments(parser.parse_overrides(arguments), None)
     varied = [o.get_key_element() for o in parser.parse_overrides(arguments) if o.is_sweep_override()]
+    if "store" in varied:
+        raise BadInput("A multirun has one store: leave store= at one value.")
     cells = []
     for lines in batch:
         arm = " ".join(line for line in lines if line.split("=")[0] in varied and not line.startswith("seed="))
@@ -163,8 +172,8 @@ def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
         rehearse(config)
     execute(hydra, "grid", cells, store)
     records = _records(store, cells)
-    report.say_runs(list(records.values()), [key for key in varied if key != "seed"])
-    _fail(records.values())
+    report.say_runs(list(records.values()), [key for key in varied if key != "seed"], cells[0].config["store"])
+    _fail(cells, records)
     return records
 
 
@@ -197,8 +206,9 @@ def _records(store: Store, cells: Iterable[Cell]) -> dict[str, Record]:
     return {c.signature: r for c in cells if (r := store.find(c.signature)) is not None}
 
 
-def _fail(records: Iterable[Record]) -> None:
-    failed = [r.signature for r in records if r.state not in FINAL]
-    if failed:
+def _fail(cells: Iterable[Cell], records: dict[str, Record]) -> None:
+    """Leave with status 1 if a run failed, or never came so far as to have a record."""
+    ended = {name for name, record in records.items() if record.state in FINAL}
+    if failed := [cell.signature for cell in cells if cell.signature not in ended]:
         print(f"lmab: {len(failed)} run(s) failed: {', '.join(failed)}.", file=sys.stderr)
         raise SystemExit(1)

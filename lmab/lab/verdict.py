@@ -48,8 +48,10 @@ class Rule(NamedTuple):
 
 
 def _better(margin: float, by: str) -> Rule:
-    more = f" by more than {by}" if margin else ""
-    return Rule((Side(1, margin),), (Side(-1, -margin),), f"better than {{}}{more}", f"worse than {{}}{more}")
+    if not margin:
+        return Rule((Side(1, 0.0),), (Side(-1, 0.0),), "better than {}", "worse than {}")
+    words = f"better than {{}} by more than {by}"
+    return Rule((Side(1, margin),), (Side(-1, margin),), words, f"not {words}")
 
 
 def _not_worse(margin: float, by: str) -> Rule:

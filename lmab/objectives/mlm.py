@@ -7,6 +7,7 @@ integer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -115,6 +116,10 @@ class MaskedLM(nn.Module):
         weight: float,
     ) -> None:
         super().__init__()
+        if rate == 0:
+            raise BadInput("objective.mlm.rate=0 selects nothing to learn from: give a share above 0, such as 0.15.")
+        if not 0 <= weight < math.inf:
+            raise BadInput(f"objective.mlm.weight={weight} cannot work: give a finite number from 0 up.")
         self.noise = Masking(rate=rate, mask=mask, random=random, whole_words=whole_words, copies=copies)
         self.weight = weight
 

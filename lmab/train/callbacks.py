@@ -54,9 +54,12 @@ class Recorder(pl.Callback):
         self.tokens = state_dict["tokens"]
         self.record.cost["seconds"] = state_dict["seconds"]
 
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Here the curves of a checkpoint are back; on_train_start is left out where nothing is left to train.
+        self.tracker.open(self.record, self.store.folder(self.record.signature))
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.record.step = trainer.global_step
-        self.tracker.open(self.record, self.store.folder(self.record.signature))
         self.store.write(self.record)
         self._clock = time.perf_counter()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,6 +42,11 @@ def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, objec
     ]
 
 
+def _counts(warmup: int) -> None:
+    if warmup < 0:
+        raise BadInput(f"schedule.warmup={warmup} cannot work: give a number of optimiser steps, 0 for none.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
@@ -48,6 +56,14 @@ class AdamW:
     beta2: float
     epsilon: float
     weight_decay: float
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "epsilon"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"optim.{name}={getattr(self, name)} cannot work: give a number above 0.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"optim.{name}={getattr(self, name)} cannot work: give a number from 0 to below 1.")
 
     def build(self, module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -65,6 +81,9 @@ class Linear:
 
     warmup: int
 
+    def __post_init__(self) -> None:
+        _counts(self.warmup)
+
     def factor(self, step: int, steps: int) -> float:
         if step < self.warmup:
             return (step + 1) / self.warmup
@@ -76,6 +95,9 @@ class Constant:
     """Up from 0 over `warmup` optimiser steps, then flat."""
 
     warmup: int
+
+    def __post_init__(self) -> None:
+        _counts(self.warmup)
 
     def factor(self, step: int, steps: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup))

@@ -342,3 +342,20 @@ def test_the_last_layer_at_some_places_is_the_last_layer_there():
     for targets in (mlm, other):
         torch.testing.assert_close(some.at(targets.places), whole.at(targets.places), rtol=0, atol=1e-6)
     assert given.asked() is mlm.places  # one objective: nothing is looked up twice
+
+
+def test_a_further_objective_changes_no_dropout_of_the_first():
+    model = bert(dropout=0.3, attention_dropout=0.2).train()
+    given = batch(padded=True)
+    mlm = given.targets["mlm"]
+    both = replace(given, targets={"mlm": mlm, "other": Targets(torch.tensor([0, 13]), torch.zeros(2).long())})
+
+    def drawn(asked: Batch, places: torch.Tensor | None) -> torch.Tensor:
+        with torch.random.fork_rng():
+            torch.default_generator.manual_seed(3)
+            return model.network(asked, places).at(mlm.places)
+
+    alone = drawn(given, given.asked())
+    assert torch.equal(alone, drawn(given, given.asked()))
+    torch.testing.assert_close(alone, drawn(both, both.asked()), rtol=0, atol=1e-6)
+    torch.testing.assert_close(alone, drawn(given, None), rtol=0, atol=1e-6)

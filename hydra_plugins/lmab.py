@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from hydra.core.config_search_path import ConfigSearchPath
     from hydra.types import HydraContext, TaskFunction
     from omegaconf import DictConfig
-
-
-class Claims(SearchPathPlugin):
-    """Makes sweeps/ a config group: it stands in the repository's root, beside conf/."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("lmab", f"file://{Path(__file__).parent.parent}")
 
 
 class _Many(Sweeper):
@@ -39,7 +29,7 @@ class ClaimSweeper(_Many):
 
 
 class GridSweeper(_Many):
-    """hydra/sweeper=basic: the product of all lists of values, as Hydra makes it, less what is done."""
+    """hydra/sweeper=grid: the product of all lists of values, as Hydra makes it, less what is done."""
 
     def sweep(self, arguments: list[str]) -> Any:
         from lmab.lab.sweeper import Hydra, sweep_grid
@@ -47,8 +37,7 @@ class GridSweeper(_Many):
         return sweep_grid(Hydra(*self.given), arguments)
 
 
-# "basic" takes the place of Hydra's own entry, which was stored before: plugins are loaded after the core.
-for _name, _class in {"claim": ClaimSweeper, "basic": GridSweeper}.items():
+for _name, _class in {"claim": ClaimSweeper, "grid": GridSweeper}.items():
     ConfigStore.instance().store(
         group="hydra/sweeper", name=_name, node={"_target_": f"{__name__}.{_class.__name__}"}, provider="lmab"
     )

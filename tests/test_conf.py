@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONF = Path(__file__).parents[1] / "conf"
-GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name != "hydra")
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "sweeps"))
 NEEDS = {"corpus=files": ["corpus.path={reviews}"], "corpus=hub": ["corpus.name={folder}", "corpus.column=text"]}
 
 

@@ -117,7 +117,7 @@ def test_a_document_too_large_to_hold(
     assert "blank lines" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("store", ["/dev/null/x", "/proc/nowhere"])
+@pytest.mark.parametrize("store", ["/dev/null/x", __file__])
 def test_a_store_that_cannot_be(store: str, composed: Callable[..., DictConfig], capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
         door.enter(lambda: run(composed(f"store={store}")))
@@ -134,6 +134,9 @@ def test_the_command_line_itself_answers_so(command: Callable[..., subprocess.Co
         ("run.py", "model.dim=33", "budget=smoke"): "dim=32 and dim=34",
         ("run.py", "-m", "sweeps=roberta/masking", "seeds=3"): "seeds=7",
         ("run.py", "sweeps=roberta/masking"): "-m",
+        ("run.py", "-m", "sweeps=roberta/masking", "+plateu=3"): "plateau",
+        ("run.py", "-m", "sweeps=roberta/masking", "plateau=3"): "+plateau=",
+        ("run.py", "-m", "store=a,b", "budget=smoke"): "one store",
     }.items():
         done = command(*words)
         assert done.returncode == 2

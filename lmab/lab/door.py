@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from hydra.errors import CompactHydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from lmab.checks import nearest
+from lmab.checks import CLAIM, nearest
 from lmab.types import BadInput, Failed
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def explained(error: Exception) -> str:
         return f"{error.override!r} cannot be read as key=value: {text.splitlines()[0]}."
     if found := re.search(r"Could not override '([^']+)'|full_key: (\S+)", text):
         key = found[1] or found[2]
+        if key in CLAIM:
+            return f"There is no key {key} here: a claim whose file does not give it takes it as +{key}=..."
         known = _keys()
         group, _, rest = key.partition(".")
         others = [
@@ -73,7 +75,7 @@ def explained(error: Exception) -> str:
         return f"There is no key {key}: {nearest(key, known)}"
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, choice = found[1].partition("/")
-        folder = (_ROOT if group == "sweeps" else _ROOT / "conf") / group
+        folder = _ROOT / ("sweeps" if group == "sweeps" else f"conf/{group}")
         known = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
         return f"There is no {group}={choice}: {nearest(choice, known)}"
     return " ".join(text.split()).rstrip(".") + "."

@@ -60,6 +60,11 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
     chosen = hydra.config.hydra.runtime.choices["sweeps"]
     given = OmegaConf.to_container(hydra.config, resolve=False)
     assert isinstance(given, dict)
+    for key in given:
+        if key not in (*checks.PARTS, *checks.CLAIM, "hydra"):
+            raise BadInput(
+                f"sweeps/{chosen}.yaml: {key} is no part of a claim: {checks.nearest(str(key), [*checks.CLAIM])}"
+            )
     claim = claims.load(str(chosen), {str(k): v for k, v in given.items() if k in checks.CLAIM})
     shared = _shared(hydra, claim, arguments)
     cells = _cells(hydra, claim, shared)
@@ -158,6 +163,8 @@ def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
     (batch,) = BasicSweeper.split_arguments(parser.parse_overrides(arguments), None)
     varied = [o.get_key_element() for o in parser.parse_overrides(arguments) if o.is_sweep_override()]
+    if "sweeps" in varied:
+        raise BadInput("Claims are run one after another: give one sweeps= a line.")
     if "store" in varied:
         raise BadInput("A multirun has one store: leave store= at one value.")
     cells = []

@@ -125,7 +125,7 @@ class Encoded:
     def at(self, places: torch.Tensor) -> torch.Tensor:
         """The hidden states [M, D] at places [M] that are among those asked for."""
         if self.places is None:
-            return self.hidden.flatten(0, 1)[places]
+            return self.hidden.flatten(0, 1).index_select(0, places)
         if places is self.places:
             return self.hidden
         import torch

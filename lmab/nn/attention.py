@@ -53,4 +53,4 @@ class Attention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
         )
         mixed = mixed.transpose(1, 2).reshape(B, T, D)
-        return self.out(mixed if places is None else mixed.flatten(0, 1)[places])
+        return self.out(mixed if places is None else mixed.flatten(0, 1).index_select(0, places))

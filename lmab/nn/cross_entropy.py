@@ -19,24 +19,26 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-        highest = logits.max(-1, keepdim=True).values  # [N, 1]
+        highest = logits.amax(-1, keepdim=True)  # [N, 1]
         asked = logits.gather(-1, answers[:, None])  # [N, 1]
-        scores = (logits - highest).exp_()  # [N, V]
-        total = scores.sum(-1, keepdim=True)  # [N, 1]
-        ctx.save_for_backward(scores, total, answers)
+        shares = logits.softmax(-1)  # [N, V], one fused pass
+        # The largest share is at least 1 / V, so its logarithm is exact where the answer's own would not be:
+        # log sum_v exp(z_v) = max_v z_v - log max_v softmax(z)_v.
+        spread = -shares.amax(-1, keepdim=True).log()
+        ctx.save_for_backward(shares, answers)
         hits = (asked >= highest).squeeze(-1)
         ctx.mark_non_differentiable(hits)
-        return (total.log() + (highest - asked)).squeeze(-1), hits
+        return (spread + (highest - asked)).squeeze(-1), hits
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  (the decorator hides its names)
         ctx: Any, *grad_outputs: Any
     ) -> tuple[Tensor, None]:
-        scores, total, answers = ctx.saved_tensors
+        shares, answers = ctx.saved_tensors
         gradient = grad_outputs[0][:, None]  # [N, 1]
         # In place: the largest matrix of the step is not copied. A second backward pass is refused by torch.
-        found = scores.mul_(gradient / total)
+        found = shares.mul_(gradient)
         return found.scatter_add_(-1, answers[:, None], -gradient), None
 
 

@@ -32,7 +32,7 @@ class Layer(nn.Module):
         mixed = self.attention(hidden, view, places)
         everywhere = hidden
         if places is not None:
-            hidden = hidden.flatten(0, 1)[places]
+            hidden = hidden.flatten(0, 1).index_select(0, places)
         hidden = self.attention_norm(hidden + self._dropped(mixed, places, everywhere))
         fed = self.outer(F.gelu(self.inner(hidden)))
         return self.ffn_norm(hidden + self._dropped(fed, places, everywhere))
@@ -42,4 +42,4 @@ class Layer(nn.Module):
         own, then changes nothing for the others."""
         if places is None or not self.training or not self.dropout.p:
             return self.dropout(values)
-        return values * self.dropout(torch.ones_like(everywhere)).flatten(0, 1)[places]
+        return values * self.dropout(torch.ones_like(everywhere)).flatten(0, 1).index_select(0, places)

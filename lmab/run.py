@@ -248,6 +248,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
         use_distributed_sampler=False,
         default_root_dir=str(folder.parent),
     )
+    record.facts["device"] = str(trainer.strategy.root_device)  # what accelerator=auto came to
     resume = last_whole(folder)
     if resume is not None:
         log.info("Run %s goes on from %s.", record.signature, resume.name)

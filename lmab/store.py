@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 
-# Keys that cannot change a result, and so stand outside the signature. This is the only list.
+# Keys that cannot change a result, and so stand outside the signature. This is the only list. (How a text is stored,
+# and which of its columns is read, is named by the fingerprint too; those keys stay in, so the same text in two forms
+# is two runs: work done twice, never a wrong result.)
 OUTSIDE = (
     "store",  # where the records lie
     "name",  # what a person calls the run

@@ -6,19 +6,36 @@ import hashlib
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock
+
+from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+T = TypeVar("T")
 
 
 def key(*parts: Any) -> str:
     """16 hex digits that name whatever is made from these parts (plain values)."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def readable(folder: Path, read: Callable[[], T]) -> T:
+    """What `read` makes of a folder built here. BadInput: a file in it is damaged; it names the folder."""
+    try:
+        return read()
+    except MemoryError:
+        raise
+    except Exception as error:  # each library has its own words for a damaged file
+        raise BadInput(
+            f"The prepared data in {folder} cannot be read ({' '.join(str(error).split())[:200]}): delete that folder, "
+            f"it is built anew."
+        ) from error
 
 
 def build(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -196,7 +196,7 @@ def prepare(
         learner.learn(text).save(str(draft / "tokenizer.json"))
 
     path = cache.build(root / stage / "tokenizer", learn) / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = cache.readable(path.parent, lambda: Tokenizer.from_file(str(path)))
     tokenizer.encode_special_tokens = True  # a text that says [MASK] is text
     words = vocabulary(tokenizer, learner.vocab)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from datasets import Dataset
 
+from lmab.data import cache
 from lmab.types import Example
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Rows:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        table = Dataset.from_file(str(folder / "rows.arrow")).data.table
+        table = cache.readable(folder, lambda: Dataset.from_file(str(folder / "rows.arrow")).data.table)
         width = table.schema.field("tokens").type.list_size
         # One view a chunk, so that a large file is never joined into a copy of itself.
         self._tokens = [chunk.flatten().to_numpy().reshape(-1, width) for chunk in table["tokens"].chunks]

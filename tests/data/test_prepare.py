@@ -308,3 +308,26 @@ def test_the_unigram_entropy_of_real_text_lies_between_its_bounds(tmp_path, corp
         entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
         assert entropy < found.facts["unigram_nats"][part] < math.log(395)
         assert found.unigram_nats(part) == found.facts["unigram_nats"][part]
+
+
+@pytest.mark.parametrize("name", ["tokenizer/tokenizer.json", "rows/rows.arrow"])
+def test_damaged_files_are_named_with_their_folder(name, corpus, tmp_path):
+    def make() -> None:
+        found = prepare(
+            tmp_path,
+            corpus=corpus,
+            fingerprint=corpus.fingerprint(),
+            split=Split(train=None, validation=6, test=6),
+            learner=WordPiece(vocab=600, alphabet=100),
+            segments=FullSentences(length=32, cut=True),
+            held_out=DocSentences(length=32, cut=True),
+        )
+        for folder in found.folders.values():
+            Rows(folder)
+
+    make()
+    for path in tmp_path.glob(f"*/{name}"):
+        path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(BadInput, match="delete that folder") as refused:
+        make()
+    assert name.partition("/")[0] in str(refused.value)

@@ -249,23 +249,23 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
         default_root_dir=str(folder.parent),
     )
     record.facts["device"] = str(trainer.strategy.root_device)  # what accelerator=auto came to
+    best = folder / "best.ckpt"
+    if held["checkpoint"] == "best" and best.exists() and (broken := damage(best)):
+        # The weights it held are those of a step that lies behind: only from the start do they come again.
+        log.warning("%s is broken (%s): the run begins anew.", best, broken)
+        for path in folder.glob("*.ckpt"):
+            path.replace(path.with_suffix(".broken"))
     resume = last_whole(folder)
     if resume is not None:
         log.info("Run %s goes on from %s.", record.signature, resume.name)
     trainer.fit(learner, data, ckpt_path=str(resume) if resume else None)
     record.step = trainer.global_step  # also where nothing was left to train
     if held["checkpoint"] == "best":
-        if broken := damage(folder / "best.ckpt"):
-            log.warning("%s is broken (%s): the run begins anew.", folder / "best.ckpt", broken)
-            for path in folder.glob("*.ckpt"):
-                path.replace(path.with_suffix(".broken"))
-            record.curves, record.cost = {}, {}
-            _trained(record, store, tracker)
-            return
-        learner.load_state_dict(torch.load(folder / "best.ckpt", weights_only=True))
+        learner.load_state_dict(torch.load(best, weights_only=True))
     began = time.perf_counter()
     trainer.test(learner, data, verbose=False)
-    record.metrics = learner.test_means() | facts.gains(record, objectives, learner.test_means())
+    means = learner.test_means()
+    record.metrics = means | facts.gains(record, objectives, means)
     documents = learner.test_documents()
     record.scores = {name: score for name, (score, _) in documents.items()}
     record.weights = {name: weight for name, (_, weight) in documents.items()}

@@ -138,7 +138,7 @@ def _departures(hydra: Hydra, claim: claims.Claim, shared: list[str], here: dict
 
 
 def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:
-    """Every arm with every seed, resolved; seeds vary fastest, so that arms grow evenly."""
+    """Every arm with every seed, resolved; arms vary fastest, so that pairs are complete early."""
     cells: dict[tuple[str, int], Cell] = {}
     first: dict[str, dict[str, Any]] = {}
     for arm, lines in claim.arms.items():

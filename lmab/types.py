@@ -2,12 +2,13 @@
 
 B  examples in a batch      T  positions      D  width of a hidden state
 N  target places in a batch (all rows together)
+P  places of a second stream in a row (XLNet's queries)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +35,17 @@ class Example(NamedTuple):
     tokens: np.ndarray  # [B, T] int64, padded with the padding token
     lengths: np.ndarray  # [B] real tokens in a row
     second: np.ndarray  # [B] where the second segment begins; `lengths` where there is none
-    pair: np.ndarray  # [B] label of a pair objective, -1 where there is none
+    label: np.ndarray  # [B] float64: what a row as a whole is (next sentence, class, score), NaN where nothing is said
     document: np.ndarray  # [B] the document a row comes from (its first one where it crosses)
     number: np.ndarray  # [B] the example's number in its split
     epoch: np.ndarray  # [B] how often the example was seen before
+    past: np.ndarray | None = None  # [B] tokens of its stream that were read just before; None: no stream
+    ahead: np.ndarray | None = None  # [B] the token that its stream goes on with, -1 where it ends; None: no stream
+    backward: np.ndarray | None = None  # [B] bool: read from the end of the text to its start; None: nowhere
+
+    def rows(self, start: int, stop: int) -> Example:
+        """Some of the examples."""
+        return Example(*(None if column is None else column[start:stop] for column in self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -58,33 +66,54 @@ class Noised(NamedTuple):
     """What a noise makes of a block of examples."""
 
     tokens: np.ndarray  # [B, T] what the network reads
-    places: np.ndarray  # [N] target places, flat over B * T, ascending
+    places: np.ndarray  # [N] target places, flat over B * T, ascending in each row
     answers: np.ndarray  # [N] what is to be predicted there
+    visible: np.ndarray | None = None  # [B or 1, T, T] bool: who (row) may see whom (column); None: everybody
+    queries: np.ndarray | None = None  # [B, P] int64 places of a second stream, -1 unused; the targets are its
+    query_visible: np.ndarray | None = None  # [B, P, T] bool: whom each of them may see
+
+
+def _moved(thing: Any, device: torch.device) -> Any:
+    """A dataclass with every field that can move on `device`."""
+    moved = {
+        f.name: value.to(device, non_blocking=True)
+        for f in fields(thing)
+        if (value := getattr(thing, f.name)) is not None and hasattr(value, "to")
+    }
+    return replace(thing, **moved)
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Where an objective asks, and what the answer is."""
+    """Where an objective asks, and what the answer is.
+
+    second: the targets are those of the second stream, in the order of its used places.
+    """
 
     places: torch.Tensor  # [N] flat over B * T
     answers: torch.Tensor  # [N]
+    second: bool = False
 
-    def to(self, device: torch.device) -> Targets:
-        return Targets(self.places.to(device, non_blocking=True), self.answers.to(device, non_blocking=True))
+    def to(self, device: torch.device, *, non_blocking: bool = True) -> Targets:
+        return _moved(self, device)
 
 
 @dataclass(frozen=True)
 class View:
     """Who may see whom: data, made by the collator; the network knows no word such as "causal".
 
-    `visible` is boolean, [B, 1, 1 or T, T], True where the query (row) may see the key (column), or None
-    where everybody sees everybody: then no mask is passed on at all.
+    `visible` is boolean, True where the query (row) may see the key (column), or None where everybody sees
+    everybody: then no mask is passed on at all. What a memory holds is seen by every query, as far as `past` goes.
     """
 
-    visible: torch.Tensor | None = None
+    visible: torch.Tensor | None = None  # [B or 1, 1, 1 or T, T]
+    queries: torch.Tensor | None = None  # [B, P] places of a second stream, -1 unused
+    query_visible: torch.Tensor | None = None  # [B, 1, P, T]
+    past: torch.Tensor | None = None  # [B] tokens before the row that a memory may hold; None: all that it holds
+    backward: torch.Tensor | None = None  # [B] bool: the row is read from the end of the text to its start
 
-    def to(self, device: torch.device) -> View:
-        return self if self.visible is None else View(self.visible.to(device, non_blocking=True))
+    def to(self, device: torch.device, *, non_blocking: bool = True) -> View:
+        return _moved(self, device)
 
 
 @dataclass(frozen=True)
@@ -100,19 +129,16 @@ class Batch:
     real: int  # tokens that are not padding
 
     def asked(self) -> torch.Tensor:
-        """[N] the places at which any objective asks, flat over B * T, ascending, each once."""
-        places = [targets.places for targets in self.targets.values()]
+        """[N] the places at which any objective asks the content, flat over B * T, ascending, each once."""
+        places = [targets.places for targets in self.targets.values() if not targets.second]
         if len(places) == 1:
             return places[0]
         import torch  # here, so that reading records wants no torch
 
-        return torch.unique(torch.cat(places))
+        return torch.unique(torch.cat(places)) if places else self.tokens.new_empty(0)
 
     def to(self, device: torch.device) -> Batch:
-        moved = {
-            f.name: value.to(device) if hasattr(value := getattr(self, f.name), "to") else value for f in fields(self)
-        }
-        return replace(self, **moved | {"targets": {k: t.to(device) for k, t in self.targets.items()}})
+        return replace(_moved(self, device), targets={k: t.to(device) for k, t in self.targets.items()})
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,9 @@ class Encoded:
 
     hidden: torch.Tensor  # [B, T, D], or [N, D] where `places` are given
     places: torch.Tensor | None = None  # [N] flat over B * T, ascending, each once
+    second: torch.Tensor | None = None  # [M, D] the second stream at its used places, row by row
+    memory: tuple[torch.Tensor, ...] = ()  # for every depth [B, M, D], what the next rows of the streams may see
+    layers: tuple[torch.Tensor, ...] = ()  # embedding and every depth, [B, T, D] each, where they were asked for
 
     def at(self, places: torch.Tensor) -> torch.Tensor:
         """The hidden states [M, D] at places [M] that are among those asked for."""
@@ -131,6 +160,13 @@ class Encoded:
         import torch
 
         return self.hidden[torch.searchsorted(self.places, places)]
+
+    def of(self, targets: Targets) -> torch.Tensor:
+        """The hidden states [N, D] at the targets of an objective, in whichever stream they are."""
+        if not targets.second:
+            return self.at(targets.places)
+        assert self.second is not None
+        return self.second
 
 
 @dataclass(frozen=True)
@@ -143,3 +179,4 @@ class Outcome:
     losses: torch.Tensor  # [N]
     places: torch.Tensor  # [N] flat over B * T, so that a loss finds its row and document
     hits: torch.Tensor = field(repr=False)  # [N] bool: the answer had the highest score
+    said: torch.Tensor | None = field(default=None, repr=False)  # [N] what was answered, for metrics of a whole set

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lmab.rng import derive
-from lmab.types import Batch, Targets, View
+from lmab.types import BadInput, Batch, Targets, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,22 +36,38 @@ class Collate:
     seed: int
 
     def __call__(self, example: Example) -> Batch:
+        B, T = example.tokens.shape
         targets: dict[str, Targets] = {}
+        visible = None  # [B or 1, T, T]
+        queries, query_visible = None, None
         for name, noise in self.noises.items():
             noised = noise(example, self.vocabulary, derive(self.seed, "noise", name))
             example = example._replace(tokens=noised.tokens)
-            targets[name] = Targets(torch.from_numpy(noised.places), torch.from_numpy(noised.answers))
-        B, T = example.tokens.shape
+            second = noised.queries is not None
+            targets[name] = Targets(torch.from_numpy(noised.places), torch.from_numpy(noised.answers), second)
+            if noised.visible is not None:
+                visible = noised.visible if visible is None else visible & noised.visible
+            if second:
+                if queries is not None:
+                    raise BadInput(f"objective={[*self.noises]}: two of them ask a second stream, and there is one.")
+                queries, query_visible = noised.queries, noised.query_visible
         place = np.arange(T)
-        padded = bool((example.lengths < T).any())
-        # [B, 1, 1, T]: every query of a row sees the row's real tokens
-        visible = torch.from_numpy(place < example.lengths[:, None])[:, None, None] if padded else None
+        if (example.lengths < T).any():
+            real = (place < example.lengths[:, None])[:, None]  # [B, 1, T]: all see the row's real tokens
+            visible = real if visible is None else visible & real
+            query_visible = None if query_visible is None else query_visible & real
         paired = bool((example.second < example.lengths).any())
         segments = torch.from_numpy((place >= example.second[:, None]).astype(np.int64)) if paired else None
         return Batch(
             tokens=torch.from_numpy(example.tokens),
             segments=segments,
-            view=View(visible),
+            view=View(
+                None if visible is None else torch.from_numpy(visible)[:, None],
+                None if queries is None else torch.from_numpy(queries),
+                None if query_visible is None else torch.from_numpy(query_visible)[:, None],
+                None if example.past is None else torch.from_numpy(example.past),
+                None if example.backward is None else torch.from_numpy(example.backward),
+            ),
             targets=targets,
             document=torch.from_numpy(example.document),
             examples=B,

@@ -54,9 +54,7 @@ class Shuffled(Dataset[tuple[Batch, ...]]):
     def __getitem__(self, step: int) -> tuple[Batch, ...]:
         whole = self.examples(step)
         parts = range(0, self.batch, self.micro)
-        return tuple(
-            self.collate(type(whole)(*(column[start : start + self.micro] for column in whole))) for start in parts
-        )
+        return tuple(self.collate(whole.rows(start, start + self.micro)) for start in parts)
 
 
 class HeldOut(Dataset[Batch]):

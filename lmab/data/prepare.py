@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation", "test")
 # Part of every key: raise it when the same settings would make other files.
-_VERSION = 2
+_VERSION = 3
 _SENTENCE = Features({"document": Value("int32"), "sentence": Value("string")})
 
 
@@ -116,7 +117,7 @@ def _rows(tokenizer: Tokenizer, words: Vocabulary, segments: Segments, source: P
             "tokens": List(Value("int32"), length=segments.length),
             "length": Value("int32"),
             "second": Value("int32"),
-            "pair": Value("int8"),
+            "label": Value("float64"),
             "document": Value("int32"),
         }
     )
@@ -136,7 +137,7 @@ def _rows(tokenizer: Tokenizer, words: Vocabulary, segments: Segments, source: P
                 "tokens": row.tokens + [words.pad] * missing,
                 "length": len(row.tokens),
                 "second": row.second,
-                "pair": row.pair,
+                "label": math.nan if row.label is None else row.label,
                 "document": row.document,
             }
         )

@@ -30,7 +30,7 @@ class Rows:
         self.length = table["length"].to_numpy().astype(np.int64)
         self.document = table["document"].to_numpy().astype(np.int64)
         self._second = table["second"].to_numpy().astype(np.int64)
-        self._pair = table["pair"].to_numpy().astype(np.int64)
+        self._label = table["label"].to_numpy().astype(np.float64)
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Path]]:
         return Rows, (self.folder,)
@@ -50,7 +50,7 @@ class Rows:
             tokens=tokens[:, : lengths.max()].astype(np.int64),
             lengths=lengths,
             second=self._second[index],
-            pair=self._pair[index],
+            label=self._label[index],
             document=self.document[index],
             number=index,
             epoch=epoch,

@@ -27,12 +27,12 @@ class Row(NamedTuple):
 
     tokens: list[int]
     second: int  # where the second segment begins; len(tokens) where there is none
-    pair: int  # the label of a pair objective (next sentence, sentence order); -1 where there is none
+    label: float | None  # what the row as a whole is (next sentence, sentence order, a class); None: nothing is said
     document: int  # the first document that the row holds
 
 
 class Segments(Protocol):
-    """A format of rows. Formats over pairs fill `second` and `pair`; the order in an epoch is not theirs."""
+    """A format of rows. Formats over pairs fill `second` and `label`; the order in an epoch is not theirs."""
 
     length: int
 
@@ -71,7 +71,7 @@ class FullSentences:
 
         def row(tokens: list[int], document: int) -> Row:
             whole = [vocabulary.first, *tokens, vocabulary.last]
-            return Row(whole, len(whole), -1, document)
+            return Row(whole, len(whole), None, document)
 
         held: list[int] = []
         first = -1  # the document in which `held` begins

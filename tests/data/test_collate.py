@@ -26,7 +26,7 @@ def example(lengths: list[int], second: list[int] | None = None, width: int | No
         tokens=tokens,
         lengths=np.array(lengths),
         second=np.array(second or lengths),
-        pair=np.full(B, -1),
+        label=np.full(B, np.nan),
         document=np.arange(B) * 3,
         number=np.arange(B) + 100,
         epoch=np.zeros(B, dtype=np.int64),

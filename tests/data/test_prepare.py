@@ -175,12 +175,12 @@ def test_rows_on_disk_are_those_of_the_segments(tmp_path, corpus, reviews):
         for number, row in enumerate(wanted):
             example = rows.take(np.array([number]), np.array([3]))
             assert example.tokens.tolist() == [row.tokens]
-            assert [example.lengths, example.second, example.pair, example.document] == [
+            assert [example.lengths, example.second, example.document] == [
                 [len(row.tokens)],
                 [row.second],
-                [row.pair],
                 [row.document],
             ]
+            assert np.isnan(example.label).all() == (row.label is None)
             assert (example.number.tolist(), example.epoch.tolist()) == ([number], [3])
         counts = np.bincount([t for row in wanted for t in row.tokens], minlength=400)
         counts[:5] = 0

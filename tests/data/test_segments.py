@@ -57,7 +57,7 @@ def test_no_token_is_lost_doubled_or_moved(kind, cut, shape, length):
         assert len(row.tokens) <= length
         assert (row.tokens[0], row.tokens[-1]) == (FIRST, LAST)
         assert content(row)
-        assert (row.second, row.pair) == (len(row.tokens), -1)
+        assert (row.second, row.label) == (len(row.tokens), None)
         assert row.document == owner[content(row)[0]]
 
 
@@ -163,4 +163,4 @@ def test_documents_are_read_as_they_come():
 def test_rows_without_room_for_text_are_refused(kind):
     with pytest.raises(BadInput, match=f"length=7 leaves no room for text: the shortest row is {LEAST} tokens"):
         kind(length=7)
-    assert rows(kind(length=LEAST), [(0, [[5]])]) == [Row([FIRST, 5, LAST], 3, -1, 0)]
+    assert rows(kind(length=LEAST), [(0, [[5]])]) == [Row([FIRST, 5, LAST], 3, None, 0)]

@@ -33,7 +33,7 @@ def block(tokens: np.ndarray, lengths: np.ndarray, *, first: int = 0, epoch: int
         tokens=tokens,
         lengths=lengths,
         second=lengths,
-        pair=np.full(B, -1),
+        label=np.full(B, np.nan),
         document=np.zeros(B, dtype=np.int64),
         number=np.arange(first, first + B),
         epoch=np.full(B, epoch),
@@ -157,7 +157,7 @@ def test_noise_does_not_depend_on_the_batch_or_its_padding(example, noise, key, 
     whole = noise(example, VOCABULARY, key)
     T = example.tokens.shape[1]
     for i, length in enumerate(example.lengths):
-        row = Example(*(column[i : i + 1] for column in example))
+        row = example.rows(i, i + 1)
         narrow = row._replace(tokens=row.tokens[:, :length])
         wide = row._replace(tokens=np.pad(row.tokens, ((0, 0), (0, more))))
         mine = whole.places[whole.places // T == i] - i * T

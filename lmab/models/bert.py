@@ -17,12 +17,11 @@ import torch
 from lmab.nn.attention import Attention
 from lmab.nn.embedding import Embedding
 from lmab.nn.encoder import Encoder
-from lmab.nn.heads import TokenHead
+from lmab.nn.heads import Pooler, TokenHead
 from lmab.nn.layer import Layer
-from lmab.nn.network import Network, Rule, initialise, normal
+from lmab.nn.network import Network, Rule, initialise, normal, positive
 from lmab.nn.position import Absolute, sinusoids
 from lmab.train.learner import Learner, Learning
-from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,10 +54,7 @@ class BERT(Learner):
         embedding_std: float,
         positions: Literal["normal", "sinusoidal"],
     ) -> None:
-        sizes = {"vocab": vocab, "dim": dim, "depth": depth, "heads": heads, "ffn": ffn}
-        for name, value in (sizes | {"length": length, "segments": segments}).items():
-            if value < 1:
-                raise BadInput(f"model.{name}={value} builds nothing: give at least 1.")
+        positive(vocab=vocab, dim=dim, depth=depth, heads=heads, ffn=ffn, length=length, segments=segments)
         with torch.device("meta"):
             layers = [
                 Layer(
@@ -76,22 +72,22 @@ class BERT(Learner):
                 ),
                 encoder=Encoder(layers),
                 head=TokenHead(dim=dim, vocab=vocab, epsilon=epsilon),
+                pooler=Pooler(dim=dim) if learning.pools else None,
             )
         super().__init__(network, learning)
-        if learning.seed is not None:
-            initialise(self, learning.seed, _rule(std, embedding_std, positions))
+        initialise(
+            self, learning.seed, positioned(normal(std, embedding_std), embedding_std, positions), learning.start
+        )
 
 
-def _rule(std: float, embedding_std: float, positions: str) -> Rule:
-    matrices, vectors = normal(std), normal(embedding_std)
+def positioned(rule: Rule, embedding_std: float, positions: Literal["normal", "sinusoidal"]) -> Rule:
+    """The rule, but for position vectors that begin as sinusoids of the size of the others."""
 
     def fill(name: str, parameter: Tensor, generator: torch.Generator) -> None:
-        if name.endswith("embedding.positions.weight") and positions == "sinusoidal":
+        if positions == "sinusoidal" and name.endswith("embedding.positions.weight"):
             # The root mean square of a sinusoid is 1 / sqrt(2).
             parameter.copy_(sinusoids(*parameter.shape) * (embedding_std * math.sqrt(2)))
-        elif ".embedding." in f".{name}" and parameter.dim() == 2:
-            vectors(name, parameter, generator)
         else:
-            matrices(name, parameter, generator)
+            rule(name, parameter, generator)
 
     return fill

@@ -1,6 +1,6 @@
 """The one attention core: softmax(Q K^T / sqrt(d) + bias) V (Vaswani et al. 2017, section 3.2).
 
-B  rows   T  positions   D  width   H  heads
+B  rows   Q  queries   S  keys   D  width   H  heads
 """
 
 from __future__ import annotations
@@ -13,36 +13,52 @@ from torch import nn
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
-    from lmab.types import View
+    from lmab.nn.sight import Sight
+
+
+def width(dim: int, heads: int) -> int:
+    """Of a head. BadInput: heads that do not divide the width."""
+    if dim % heads:
+        near = sorted({dim // heads * heads, -(-dim // heads) * heads} - {0})
+        raise BadInput(
+            f"dim={dim} is not divisible by heads={heads}: the nearest {'is' if len(near) == 1 else 'are'} "
+            f"dim={' and dim='.join(map(str, near))}."
+        )
+    return dim // heads
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one projection for query, key and value.
+    """Multi-head attention with one projection for query, key and value.
 
-    dropout: of the attention weights. position: the scheme that answers (query, additive bias).
+    dropout: of the attention weights. position: the scheme that answers (query, additive bias). bias: of both
+    projections.
     """
 
-    def __init__(self, *, dim: int, heads: int, dropout: float, position: nn.Module) -> None:
+    def __init__(self, *, dim: int, heads: int, dropout: float, position: nn.Module, bias: bool = True) -> None:
         super().__init__()
-        if dim % heads:
-            near = sorted({dim // heads * heads, -(-dim // heads) * heads} - {0})
-            raise BadInput(
-                f"dim={dim} is not divisible by heads={heads}: the nearest {'is' if len(near) == 1 else 'are'} "
-                f"dim={' and dim='.join(map(str, near))}."
-            )
+        width(dim, heads)
         self.heads, self.dropout = heads, dropout
         self.position = position
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
+        self.out = nn.Linear(dim, dim, bias=bias)
 
-    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T."""
-        B, T, D = hidden.shape
-        query, key, value = self.qkv(hidden).view(B, T, 3, self.heads, D // self.heads).unbind(2)
-        query, bias = self.position(query.transpose(1, 2), T)  # [B, H, T, D / H]
-        mask = view.visible
+    def forward(
+        self, hidden: Tensor, sight: Sight, source: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        """hidden: [B, Q, D], what asks; source: [B, S, D], what is looked at, None for the same. Returns
+        [B, Q, D], or [N, D] at `places` [N], flat over B * Q. A query that sees nothing gets zeros."""
+        B, Q, D = hidden.shape
+        if source is None:
+            query, key, value = self.qkv(hidden).view(B, Q, 3, self.heads, -1).unbind(2)
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            query = F.linear(hidden, weight[:D], None if bias is None else bias[:D]).view(B, Q, self.heads, -1)
+            both = F.linear(source, weight[D:], None if bias is None else bias[D:])
+            key, value = both.view(B, source.shape[1], 2, self.heads, -1).unbind(2)
+        query, bias = self.position(query.transpose(1, 2), sight)  # [B, H, Q, D / H]
+        mask = sight.mask
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         mixed = F.scaled_dot_product_attention(
@@ -52,5 +68,5 @@ class Attention(nn.Module):
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        mixed = mixed.transpose(1, 2).reshape(B, T, D)
+        mixed = mixed.transpose(1, 2).reshape(B, Q, D)
         return self.out(mixed if places is None else mixed.flatten(0, 1).index_select(0, places))

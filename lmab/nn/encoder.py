@@ -1,17 +1,27 @@
-"""A stack of layers, and the map that says which depth uses which weights."""
+"""A stack of layers, the map that says which depth uses which weights, and what is remembered of each depth."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
+    from torch import Tensor
 
-    from lmab.types import View
+    from lmab.nn.sight import Sight
+
+
+class Passed(NamedTuple):
+    """What came out of the stack."""
+
+    hidden: Tensor  # [B, T, D], or [N, D] at the places that were asked for
+    second: Tensor | None  # [B, P, D] the second stream
+    memory: tuple[Tensor, ...]  # for every depth [B, M, D], without gradients
+    layers: tuple[Tensor, ...]  # what every depth read, [B, T, D]
 
 
 class Encoder(nn.Module):
@@ -25,12 +35,42 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = tuple(range(len(layers)) if order is None else order)
 
-    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T.
+    def forward(
+        self,
+        hidden: Tensor,
+        sight: Sight,
+        places: Tensor | None = None,
+        *,
+        memory: Sequence[Tensor] = (),
+        remember: int = 0,
+        keep: bool = False,
+    ) -> Passed:
+        """hidden: [B, Q, D], the content's T places first and then the second stream's.
 
-        Nobody reads the last layer's other places, and behind its attention they cost more than half of it.
+        places: [N] where the last layer's content is wanted, flat over B * T; None for everywhere. Nobody reads
+        its other places, and behind its attention they cost more than half of it. memory: what each depth reads
+        before the content, [B, M, D]. remember: places of memory to return. keep: return what every depth read.
+
+        The two streams ask the same keys and use the same weights, so they are the queries of one call (Yang et
+        al. 2019, section 2.3); only the content is looked at.
         """
-        *below, last = self.order
-        for number in below:
-            hidden = self.layers[number](hidden, view)
-        return self.layers[last](hidden, view, places)
+        T = sight.content
+        remembered, kept = [], []
+        second: Tensor | None = None
+        for depth, number in enumerate(self.order):
+            layer, content = self.layers[number], hidden[:, :T]
+            source = torch.cat([memory[depth], content], 1) if memory else content
+            if remember:
+                remembered.append(source[:, -remember:].detach())
+            if keep:
+                kept.append(content)
+            if depth < len(self.order) - 1:
+                hidden = layer(hidden, sight, source if source.shape != hidden.shape else None)
+                continue
+            if sight.queries is not None:
+                second = layer(hidden[:, T:], sight.of("second"), source)
+            if places is not None and not len(places):
+                hidden = hidden.new_empty(0, hidden.shape[-1])
+            else:
+                hidden = layer(content, sight.of("content"), source if memory else None, places)
+        return Passed(hidden, second, tuple(remembered), tuple(kept))

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 if TYPE_CHECKING:
-    from lmab.types import View
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from lmab.nn.sight import Sight
+
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),  # the approximation in the published code of ALBERT
+    "relu": F.relu,
+}
 
 
 class Layer(nn.Module):
-    """x = norm(x + attention(x)); x = norm(x + W2 gelu(W1 x)).
+    """x = norm(x + attention(x)); x = norm(x + W2 f(W1 x)).
 
-    ffn: width inside the feed-forward part. dropout: of both sublayers' results. epsilon: of the norms.
+    ffn: width inside the feed-forward part. dropout: of both sublayers' results; inner_dropout: inside the
+    feed-forward part. epsilon: of the norms. activation: f.
     """
 
-    def __init__(self, *, attention: nn.Module, dim: int, ffn: int, dropout: float, epsilon: float) -> None:
+    def __init__(
+        self,
+        *,
+        attention: nn.Module,
+        dim: int,
+        ffn: int,
+        dropout: float,
+        epsilon: float,
+        activation: Activation = "gelu",
+        inner_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.attention = attention
         self.attention_norm = nn.LayerNorm(dim, epsilon)
@@ -26,20 +49,36 @@ class Layer(nn.Module):
         self.outer = nn.Linear(ffn, dim)
         self.ffn_norm = nn.LayerNorm(dim, epsilon)
         self.dropout = nn.Dropout(dropout)
+        self.inner_dropout = nn.Dropout(inner_dropout)
+        self.activation = ACTIVATIONS[activation]
 
-    def forward(self, hidden: torch.Tensor, view: View, places: torch.Tensor | None = None) -> torch.Tensor:
-        """hidden: [B, T, D]. Returns [B, T, D], or [N, D] at `places` [N], flat over B * T."""
-        mixed = self.attention(hidden, view, places)
+    def share(self, other: Layer, parts: Literal["attention", "ffn", "all"]) -> None:
+        """Use another layer's weights, with the norms that belong to them: not copies, the same."""
+        if parts != "ffn":
+            self.attention, self.attention_norm = other.attention, other.attention_norm
+        if parts != "attention":
+            self.inner, self.outer, self.ffn_norm = other.inner, other.outer, other.ffn_norm
+
+    def forward(
+        self, hidden: Tensor, sight: Sight, source: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        """hidden: [B, Q, D]; source: [B, S, D], what is looked at, None for the same. Returns [B, Q, D], or
+        [N, D] at `places` [N], flat over B * Q."""
+        mixed = self.attention(hidden, sight, source, places)
         everywhere = hidden
         if places is not None:
             hidden = hidden.flatten(0, 1).index_select(0, places)
-        hidden = self.attention_norm(hidden + self._dropped(mixed, places, everywhere))
-        fed = self.outer(F.gelu(self.inner(hidden)))
-        return self.ffn_norm(hidden + self._dropped(fed, places, everywhere))
+        hidden = self.attention_norm(hidden + _dropped(self.dropout, mixed, places, everywhere.shape))
+        inside = self.activation(self.inner(hidden))
+        inside = _dropped(self.inner_dropout, inside, places, (*everywhere.shape[:2], inside.shape[-1]))
+        fed = self.outer(inside)
+        return self.ffn_norm(hidden + _dropped(self.dropout, fed, places, everywhere.shape))
 
-    def _dropped(self, values: torch.Tensor, places: torch.Tensor | None, everywhere: torch.Tensor) -> torch.Tensor:
-        """Dropout that draws for every place, asked for or not: a further objective, which asks at places of its
-        own, then changes nothing for the others."""
-        if places is None or not self.training or not self.dropout.p:
-            return self.dropout(values)
-        return values * self.dropout(torch.ones_like(everywhere)).flatten(0, 1).index_select(0, places)
+
+def _dropped(dropout: nn.Dropout, values: Tensor, places: Tensor | None, everywhere: tuple[int, ...]) -> Tensor:
+    """Dropout that draws for every place, asked for or not: a further objective, which asks at places of its own,
+    then changes nothing for the others."""
+    if places is None or not dropout.training or not dropout.p:
+        return dropout(values)
+    drawn = dropout(torch.ones(everywhere, dtype=values.dtype, device=values.device))
+    return values * drawn.flatten(0, 1).index_select(0, places)

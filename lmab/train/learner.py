@@ -7,19 +7,22 @@ the targets of the whole step, so accumulation equals the large batch to roundin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pytorch_lightning as pl
 import torch
 from torch import nn
 
 from lmab.rng import derive
-from lmab.train.scores import DocumentLoss
+from lmab.train.memories import Memories
+from lmab.train.scores import Scores
+from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytorch_lightning.core.optimizer import LightningOptimizer
+    from torch import Tensor
 
     from lmab.train.optim import Optim, Schedule
     from lmab.types import Batch, Outcome
@@ -33,7 +36,12 @@ class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a faul
 class Learning:
     """How a network is to learn. objectives: name -> loss module with a `weight`. steps: optimiser steps in
     all. clip: the largest norm of the gradient, None for no bound. seed: None leaves the weights on the meta
-    device, where a network has sizes and no memory."""
+    device, where a network has sizes and no memory. documents: held-out part -> its number of documents.
+
+    start: name of a parameter -> its first value, for weights that come from elsewhere. frozen: embedding and
+    encoder stay as they begin, and without dropout: what is learnt is a probe. memory: places that are remembered
+    on held-out text, None for as many as in training. reach: keys that a query sees at most there, None for all.
+    """
 
     objectives: Mapping[str, nn.Module]
     optim: Optim
@@ -41,7 +49,19 @@ class Learning:
     steps: int
     clip: float | None
     seed: int | None
-    documents: Mapping[str, int]  # held-out part -> its number of documents
+    documents: Mapping[str, int]
+    start: Mapping[str, Tensor] | None = None
+    frozen: bool = False
+    memory: int | None = None
+    reach: int | None = None
+
+    @property
+    def pools(self) -> bool:
+        """Does an objective ask for rows as a whole?"""
+        return any(getattr(objective, "pools", False) for objective in self.objectives.values())
+
+
+FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
 
 
 class Learner(pl.LightningModule):
@@ -54,15 +74,58 @@ class Learner(pl.LightningModule):
         self.network = network
         self.objectives = nn.ModuleDict(dict(learning.objectives))
         self.learning = learning
+        self.memories = Memories()
+        with torch.device("meta"):
+            for name, objective in learning.objectives.items():
+                if getattr(objective, "second_stream", False) and network.query is None:
+                    raise BadInput(f"objective=[{name}] asks a second stream, which only model=xlnet has.")
+                if hasattr(objective, "build"):
+                    objective.build(network.dim)
+        if learning.frozen:
+            for part in self._frozen():
+                part.requires_grad_(requires_grad=False)
+            if network.query is not None:
+                network.query.requires_grad_(requires_grad=False)
         self.scores = {
-            (part, name): DocumentLoss(documents)
+            (part, name): Scores(documents, objective)
             for part, documents in learning.documents.items()
-            for name in learning.objectives
+            for name, objective in learning.objectives.items()
         }
 
-    def outcomes(self, batch: Batch) -> Iterator[tuple[str, float, Outcome]]:
-        """Each objective's name, weight and outcome on one forward pass."""
-        encoded = self.network(batch, batch.asked())
+    def _frozen(self) -> list[nn.Module]:
+        return [part for name in FROZEN if (part := getattr(self.network, name, None)) is not None]
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.learning.frozen:
+            for part in self._frozen():
+                part.eval()
+        return self
+
+    def outcomes(self, batch: Batch, part: str = "train", micro: int = 0) -> Iterator[tuple[str, float, Outcome]]:
+        """Each objective's name, weight and outcome on one forward pass.
+
+        part, micro: whose memory the pass takes up and leaves behind, where rows belong to streams.
+        """
+        wanted = self.objectives.values()
+        keep = any(getattr(objective, "layered", False) for objective in wanted)
+        everywhere = keep or any(getattr(objective, "everywhere", False) for objective in wanted)
+        held_out = part != "train"
+        remember = self.network.memory
+        if held_out and self.learning.memory is not None:
+            remember = self.learning.memory
+        if batch.view.past is None:
+            remember = 0
+        encoded = self.network(
+            batch,
+            None if everywhere else batch.asked(),
+            memory=self.memories.before(part, micro, batch.examples) if remember else (),
+            remember=remember,
+            reach=self.learning.reach if held_out else None,
+            keep=keep,
+        )
+        if remember:
+            self.memories.keep(part, micro, encoded.memory)
         for name, objective in self.objectives.items():
             yield name, cast("float", objective.weight), objective(self.network, encoded, batch)
 
@@ -79,13 +142,14 @@ class Learner(pl.LightningModule):
                 *(torch.cuda.default_generators[d.index] for d in devices),
             ):
                 generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
-            for micro in batch:
+            for number, micro in enumerate(batch):
                 loss = torch.zeros((), device=self.device)
-                for name, weight, outcome in self.outcomes(micro):
+                for name, weight, outcome in self.outcomes(micro, "train", number):
                     total = outcome.losses.sum()
                     sums[name] = sums[name] + total.detach()
                     loss = loss + total * (weight / totals[name])
-                self.manual_backward(loss)
+                if loss.requires_grad:  # a step of which no row has a target teaches nothing
+                    self.manual_backward(loss)
         self._update()
         return {"sums": sums, "totals": totals, "real": sum(micro.real for micro in batch)}
 
@@ -100,21 +164,27 @@ class Learner(pl.LightningModule):
         scheduler.step()
 
     def _score(self, part: str, batch: Batch) -> None:
-        for name, _, outcome in self.outcomes(batch):
-            self.scores[part, name].update(outcome, batch)
+        for name, _, outcome in self.outcomes(batch, part):
+            self.scores[part, name].update(outcome, batch, batch.targets[name].answers)
 
     def _mean(self, part: str, short: str) -> dict[str, float]:
-        values: dict[str, float] = {}
-        for name in self.objectives:
-            found = self.scores[part, name].compute()
-            values[f"{short}/{name}_loss"] = float(found["loss"])
-            values[f"{short}/{name}_accuracy"] = float(found["accuracy"])
+        """Of every objective that had targets there. BadInput: none had any."""
+        values = {
+            f"{short}/{name}_{quantity}": value
+            for name in self.objectives
+            for quantity, value in self.scores[part, name].means().items()
+        }
+        if not values:
+            raise BadInput(
+                "The held-out text holds no target: give more documents, a higher rate, or rows that have what the "
+                "objectives ask for (evaluation.segments)."
+            )
         return values
 
     def _fresh(self, part: str) -> None:
+        self.memories.forget(part)
         for name in self.objectives:
-            metric = self.scores[part, name].to(self.device)
-            metric.reset()
+            self.scores[part, name].reset(self.device)
 
     def on_validation_epoch_start(self) -> None:
         self._fresh("validation")
@@ -137,13 +207,17 @@ class Learner(pl.LightningModule):
 
     def test_documents(self) -> dict[str, tuple[list[float], list[float]]]:
         """Metric -> (its mean for each document, the document's targets)."""
-        documents: dict[str, tuple[list[float], list[float]]] = {}
-        for name in self.objectives:
-            found = self.scores["test", name].compute()
-            for quantity in ("loss", "accuracy"):
-                column = found[f"{quantity}_by_document"].tolist()
-                documents[f"test/{name}_{quantity}"] = (column, found["weight"].tolist())
-        return documents
+        return {
+            f"test/{name}_{quantity}": columns
+            for name in self.objectives
+            for quantity, columns in self.scores["test", name].documents().items()
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["memory"] = self.memories.of("train")
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.memories.restore("train", checkpoint.get("memory", {}), self.device)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.learning.optim.build(self)

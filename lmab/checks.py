@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pydoc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,14 +18,27 @@ from pydantic import Field, TypeAdapter, ValidationError
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # What a claim file adds to the configuration: the sweeper's, no part of a run.
 CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "level")
 
 # The parts of a run's configuration.
 PARTS = ("model", "objective", "segments", "corpus", "tokenizer", "split", "evaluation", "optim", "schedule")
-PARTS += ("precision", "trainer", "tracker", "budget", "seed", "name", "store", "display", "sweep")
+PARTS += (
+    "precision",
+    "trainer",
+    "tracker",
+    "budget",
+    "seed",
+    "name",
+    "store",
+    "display",
+    "sweep",
+    "task",
+    "start",
+    "frozen",
+)
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -51,6 +65,9 @@ class Evaluation:
     """evaluation: what held-out text is read how, and which weights are scored."""
 
     segments: dict[str, Any]
+    noise: dict[str, dict[str, Any]]
+    memory: Annotated[int, Field(ge=0)] | None
+    reach: Positive | None
     batch: Positive
     seed: int
     checkpoint: str
@@ -65,6 +82,7 @@ class Precision:
 
 _PLAIN: dict[str, Any] = {"trainer": Trainer, "evaluation": Evaluation, "precision": Precision}
 _SCALARS: dict[str, Any] = {"seed": Annotated[int, Field(ge=0, strict=True)], "store": str, "display": bool}
+_SCALARS |= {"frozen": bool, "start": str | list[str] | dict[str, Any] | None}
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -125,17 +143,20 @@ def _node(node: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _walk(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return [_walk(v, f"{path}.{i}") for i, v in enumerate(value)]
     if not isinstance(value, dict):
         return value
     value = {str(k): _walk(v, f"{path}.{k}" if path else str(k)) for k, v in value.items()}
     return _node(value, path) if "_target_" in value else value
 
 
-def checked(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with every value of its declared type. BadInput: the first thing that is wrong."""
+def checked(config: dict[str, Any], begin: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, Any]:
+    """The configuration with every value of its declared type. begin: gives it the sizes of its starting point.
+    BadInput: the first thing that is wrong."""
     if config.get("claim"):
         raise BadInput("A claim is many runs: add -m, as in `python run.py -m sweeps=...`.")
-    return _fits(typed(config))
+    return _fits(begin(typed(config)))
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +183,8 @@ def _fits(config: dict[str, Any]) -> dict[str, Any]:
         raise BadInput("objective=[] leaves nothing to learn: choose at least one, as in objective=[mlm].")
     if held["checkpoint"] not in ("last", "best"):
         raise BadInput(f"evaluation.checkpoint={held['checkpoint']} is neither last nor best.")
-    room = config["model"]["length"]
+    # Only models that count positions from the start of a row have an end of them.
+    room = math.inf if "memory" in config["model"] else config["model"]["length"]
     for key, part in (("segments", config["segments"]), ("evaluation.segments", held["segments"])):
         if part["length"] > room:
             raise BadInput(
@@ -173,6 +195,15 @@ def _fits(config: dict[str, Any]) -> dict[str, Any]:
             f"tokenizer.vocab={config['tokenizer']['vocab']} has more types than the model's embedding, "
             f"model.vocab={config['model']['vocab']}: give both the same number."
         )
+    if config["frozen"] and config["start"] is None:
+        raise BadInput("frozen=true probes nothing that was learnt: give the run to probe, start=...")
+    for name, node in config["objective"].items():
+        wanted, there = getattr(pydoc.locate(node["_target_"]), "negatives", None), config["segments"].get("negatives")
+        if wanted is not None and there != wanted:
+            raise BadInput(
+                f"objective=[{name}] learns from pairs of which half are {wanted}: give segments=segment_pair and "
+                f"segments.negatives={wanted}, not {there}."
+            )
     if train["devices"] not in (1, "1"):
         raise BadInput(
             f"trainer.devices={train['devices']} is not supported: a run trains on one device; give several runs to "

@@ -85,7 +85,7 @@ def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, floa
     found: dict[str, float] = {}
     unigram = record.facts["unigram_nats"]
     for name, objective in objectives.items():
-        if not getattr(objective, "nats_a_token", False):
+        if not getattr(objective, "nats_a_token", False) or f"test/{name}_loss" not in test:
             continue
         points = [v for _, v in record.curves.get(f"val/{name}_loss", [])]
         points += [v for _, v in record.curves.get(f"train/{name}_loss", [])][-1:]
@@ -101,13 +101,16 @@ def cost(learner: Learner, data: Data, tokens: int, seconds: float) -> dict[str,
     index = np.arange(min(data.train.micro, len(data.train.rows)))
     micro = data.test.collate(data.train.rows.take(index, np.zeros_like(index))).to(learner.device)
     learner.eval()
+    with torch.no_grad():  # once before, so that a memory is full
+        for _ in learner.outcomes(micro, "cost"):
+            pass
     # The fused kernels are not in the counter's table on every device; the plain ones do the same arithmetic.
     with (
         torch.no_grad(),
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
         FlopCounterMode(display=False) as counter,
     ):
-        for _ in learner.outcomes(micro):
+        for _ in learner.outcomes(micro, "cost"):
             pass
     threads = torch.get_num_threads()
     return {

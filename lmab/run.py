@@ -1,4 +1,4 @@
-"""One run: a resolved configuration in, a record out. The only place that wires objects together."""
+"""One run: a resolved configuration in, a record out."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ import sys
 import time
 import traceback
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lmab import checks, facts
-from lmab.data.collate import Collate
-from lmab.data.module import Data, HeldOut, Shuffled
-from lmab.data.prepare import Prepared, prepare
-from lmab.data.rows import Rows
+from lmab import checks, facts, starting
 from lmab.machine import machine
-from lmab.rng import derive
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
-from lmab.train.learner import Diverged, Learner, Learning
+from lmab.train.learner import Diverged
 from lmab.types import BadInput, Failed
+from lmab.wiring import build_data, build_learner, make, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,39 +31,45 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmab")
 
 
-def make(node: Mapping[str, Any], *args: Any) -> Any:
-    """The object that a node with `_target_` describes. BadInput: its class refuses the values, in its own words.
-
-    args go by position, since Hydra would take a dataclass given by name for configuration.
-    """
-    try:
-        return instantiate(node, *args)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, ValueError):  # ours, or torch's own, as for a dropout of 2
-            raise BadInput(str(error.__cause__)) from error
-        raise
-
-
 def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
-    """The configuration as plain values, checked, with the corpus named by its content; and its signature.
+    """The configuration as plain values, checked, with the corpus named by its content and the sizes of its starting
+    point; and its signature.
 
-    BadInput: a key that no class takes, a value of another type, a corpus that cannot be read.
+    BadInput: a key that no class takes, a value of another type, a corpus or a starting point that cannot be read.
     """
-    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
-    assert isinstance(config, dict)
-    config = checks.checked({str(k): v for k, v in config.items()})
-    config["corpus"]["fingerprint"] = _fingerprint(json.dumps(config["corpus"]))
+    config = checks.checked(_plain(cfg), begin=_begun)
+    for key in ("corpus", "task"):
+        if config[key] is not None:
+            config[key]["fingerprint"] = _fingerprint(json.dumps(config[key]))
     return config, signature(config)
 
 
-def _corpus(config: Mapping[str, Any]) -> Any:
-    return make({k: v for k, v in config["corpus"].items() if k != "fingerprint"})
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
+    assert isinstance(config, dict)
+    return {str(k): v for k, v in config.items()}
+
+
+def _begun(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the sizes and the tokenizer of its starting point, if it has one."""
+    given = config["start"]
+    if given is None or isinstance(given, dict):
+        return config
+    if isinstance(given, list):
+        first = starting.runs_first(config)
+        assert first is not None
+        found = starting.of_run(*resolve(first))
+    elif given == "minilm" or given.startswith("hf:"):
+        found = starting.of_checkpoint(given)
+    else:
+        found = starting.of_run(*starting.done(Store(config["store"]), given))
+    return starting.applied(config, found)
 
 
 @cache
-def _fingerprint(corpus: str) -> str:
-    """Read once a process, however many cells a sweep has. corpus: its configuration as JSON."""
-    return _corpus({"corpus": json.loads(corpus)}).fingerprint()
+def _fingerprint(source: str) -> str:
+    """Read once a process, however many cells a sweep has. source: of text, its configuration as JSON."""
+    return named(json.loads(source)).fingerprint()
 
 
 def rehearse(config: Mapping[str, Any]) -> None:
@@ -78,6 +77,9 @@ def rehearse(config: Mapping[str, Any]) -> None:
 
     BadInput: a corpus, a vocabulary, sizes.
     """
+    start = config["start"]
+    if start is not None and "run" in start:
+        rehearse(start["config"])
     objectives = {name: make(node) for name, node in config["objective"].items()}
     _, data = build_data(config, objectives)
     build_learner(config, objectives, data, None)
@@ -88,7 +90,7 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     """Train, score and record what `cfg` describes, or find that it was done.
 
     A run that is done is not done again; one that was killed goes on from its last whole checkpoint. While
-    another process works on the same run, this one waits and then finds it.
+    another process works on the same run, this one waits and then finds it. A run that it starts from is done first.
 
     overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record.
     BadInput: said before anything is trained. Failed: anything else that went wrong, recorded with its traceback.
@@ -100,6 +102,10 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     if found is not None and found.state in FINAL:
         return found
     rehearse(config)
+    if (first := starting.runs_first(_plain(cfg))) is not None:
+        begun = run(first, overrides=_plain(cfg)["start"])
+        if begun.state != "done":
+            raise Failed(f"Run {name} starts from run {begun.signature}, which {begun.state}: {begun.message}")
     with store.lock(name):
         found = store.find(name)
         if found is not None and found.state in FINAL:
@@ -160,66 +166,13 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     return record
 
 
-def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tuple[Prepared, Data]:
-    """The corpus' rows, built if they are not there, and the batches of a resolved configuration."""
-    prepared = prepare(
-        Path(config["store"]) / "data",
-        corpus=_corpus(config),
-        fingerprint=config["corpus"]["fingerprint"],
-        split=make(config["split"]),
-        learner=make(config["tokenizer"]),
-        segments=make(config["segments"]),
-        held_out=make(config["evaluation"]["segments"]),
-    )
-    noises = {name: objective.noise for name, objective in objectives.items()}
-    train, held = config["trainer"], config["evaluation"]
-    rows = {part: Rows(folder) for part, folder in prepared.folders.items()}
-
-    def held_out(part: str) -> HeldOut:
-        # Keyed by the evaluation's own seed: one frozen masking for every arm and every seed of a claim, which
-        # no training run draws.
-        collate = Collate(noises, prepared.vocabulary, derive("held-out", part, held["seed"]))
-        return HeldOut(rows[part], collate, batch=held["batch"])
-
-    data = Data(
-        train=Shuffled(
-            rows["train"],
-            Collate(noises, prepared.vocabulary, config["seed"]),
-            batch=train["batch"],
-            micro=train["micro"] or train["batch"],
-            steps=train["steps"],
-            seed=config["seed"],
-        ),
-        validation=held_out("validation"),
-        test=held_out("test"),
-        workers=train["workers"],
-    )
-    return prepared, data
-
-
-def build_learner(config: Mapping[str, Any], objectives: Mapping[str, Any], data: Data, seed: int | None) -> Learner:
-    """The model of a resolved configuration. seed: None for sizes without memory."""
-    return make(
-        config["model"],
-        Learning(
-            objectives=objectives,
-            optim=make(config["optim"]),
-            schedule=make(config["schedule"]),
-            steps=config["trainer"]["steps"],
-            clip=config["trainer"]["clip"],
-            seed=seed,
-            documents={"validation": data.validation.documents, "test": data.test.documents},
-        ),
-    )
-
-
 def _trained(record: Record, store: Store, tracker: Any) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
     objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
-    learner = build_learner(config, objectives, data, config["seed"])
+    learner = build_learner(config, objectives, data, config["seed"], starting.weights(config))
     first = next(iter(objectives))
     folder = store.folder(record.signature) / "checkpoints"
     recorder = Recorder(record, store, tracker, every=train["log_every"])

@@ -46,6 +46,11 @@ OUTSIDE = (
     "budget",  # its values are interpolated to where they act
     "corpus.path",  # the text is named by its content: corpus.fingerprint
     "corpus.name",
+    "task.path",
+    "task.name",
+    "tokenizer.path",  # named by tokenizer.fingerprint
+    "start.config",  # named by start.run
+    "start.checkpoint",  # named by start.fingerprint
     "trainer.workers",  # batches are a function of the step
     "trainer.checkpoint_every",  # a resumed run equals an uninterrupted one
 )

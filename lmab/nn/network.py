@@ -84,7 +84,7 @@ class Network(nn.Module):
         queries = batch.view.queries
         if queries is not None:
             assert self.query is not None
-            hidden = torch.cat([hidden, self.embedding.dropout(self.query.expand(*queries.shape, -1))], 1)
+            hidden = torch.cat([hidden, self.embedding.dropout(self.query.repeat(*queries.shape, 1))], 1)
         passed = self.encoder(hidden, sight, places, memory=memory, remember=remember, keep=keep)
         return Encoded(
             hidden=self.dropout(passed.hidden),

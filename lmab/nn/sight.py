@@ -59,8 +59,8 @@ class Sight:
         T, S = self.content, self.memory + self.content
         parts = []
         if self.part != "second":
-            rows = scores[..., :T, :].flatten(-2)  # a row of T x W numbers, of which row i begins at T - 1 - i
-            parts.append(rows[..., T - 1 : -1].unflatten(-1, (T, -1))[..., :S])
+            rows = scores[..., :T, :].flatten(-2)  # T x W numbers, among which those of query i begin at T - 1 - i
+            parts.append(rows[..., T - 1 : -1].unflatten(-1, (T, -1))[..., :S] if T > 1 else scores[..., :1, :])
         if self.queries is not None and self.part != "content":
             number = (T - 1 - self.queries.clamp(min=0))[..., None] + torch.arange(S, device=scores.device)
             number = number[:, None].expand(-1, scores.shape[1], -1, -1)  # [B, H, P, S]

@@ -101,3 +101,19 @@ class Constant:
 
     def factor(self, step: int, steps: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Up from 0 over `warmup` optimiser steps, then down to 0 along half a cosine (the published code of
+    Transformer-XL)."""
+
+    warmup: int
+
+    def __post_init__(self) -> None:
+        _counts(self.warmup)
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (step - self.warmup) / max(1, steps - self.warmup)))

@@ -1,0 +1,135 @@
+"""Where a run starts from: nothing, another run, or a checkpoint that somebody published.
+
+A starting point gives the first weights, the sizes that go with them, and the tokenizer. One that is itself a run is
+named by the overrides that make it; it is found in the store or done first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from lmab.store import Store
+from lmab.train.callbacks import last_whole
+from lmab.types import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from omegaconf import DictConfig
+    from torch import Tensor
+
+CONF = Path(__file__).parents[1] / "conf"
+# What a run that is done first has of the run that asks for it.
+_SHARED = ("seed", "store", "display", "tracker", "sweep")
+# How strongly a network is regularised is the recipe's, not the checkpoint's.
+_OWN = ("dropout", "attention_dropout", "inner_dropout")
+_HEADS = ("network.head.", "network.pooler.", "objectives.")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A starting point. model: the node that its weights fit. tokenizer: a node. says: what the record keeps."""
+
+    model: dict[str, Any]
+    tokenizer: dict[str, Any]
+    says: dict[str, Any]
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The configuration that a command line with these overrides would have, also from inside a Hydra job."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", [*overrides])
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def runs_first(config: Mapping[str, Any]) -> DictConfig | None:
+    """The configuration of the run that this one starts from, None where it starts otherwise. config: as composed,
+    its `start` a list of overrides."""
+    given = config["start"]
+    if not isinstance(given, list):
+        return None
+    budget = config["budget"]["name"]
+    cfg = composed([*([] if any(o.startswith("budget=") for o in given) else [f"budget={budget}"]), *given])
+    with_seed = any(o.split("=")[0].lstrip("+~") == "seed" for o in given)
+    for key in _SHARED:
+        if key != "seed" or not with_seed:
+            OmegaConf.update(cfg, key, config[key], merge=False)
+    return cfg
+
+
+def of_run(config: Mapping[str, Any], name: str) -> Start:
+    """A run as a starting point. config: its resolved configuration; name: its signature."""
+    return Start(config["model"], config["tokenizer"], {"run": name, "config": dict(config)})
+
+
+def of_checkpoint(given: str) -> Start:
+    """hf:PATH, hf:NAME on the hub, or minilm. BadInput: what is there cannot be read."""
+    found = _checkpoint(given)
+    tokenizer = {
+        "_target_": "lmab.data.tokenizer.Ready",
+        "path": str(found.tokenizer),
+        "vocab": found.model["vocab"],
+        "fingerprint": found.fingerprint,
+    }
+    return Start(dict(found.model), tokenizer, {"checkpoint": given, "fingerprint": found.fingerprint})
+
+
+@cache
+def _checkpoint(given: str) -> Any:
+    from lmab.interop import checkpoint
+
+    return checkpoint.read(checkpoint.minilm() if given == "minilm" else checkpoint.find(given.removeprefix("hf:")))
+
+
+def applied(config: dict[str, Any], start: Start) -> dict[str, Any]:
+    """The configuration with the sizes and the tokenizer of its starting point."""
+    own = {key: config["model"][key] for key in _OWN if key in config["model"] and key in start.model}
+    return config | {"model": start.model | own, "tokenizer": start.tokenizer, "start": start.says}
+
+
+def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    """The first weights of a resolved configuration by name, None where it starts from nothing. A probe gets no heads:
+    they begin anew, in every arm alike. Failed or missing runs: BadInput."""
+    start = config["start"]
+    if start is None:
+        return None
+    if "run" in start:
+        found = _of_run(Store(config["store"]), start["run"], start["config"]["evaluation"]["checkpoint"])
+    else:
+        found = _checkpoint(start["checkpoint"]).weights
+    if config["frozen"]:
+        return {name: tensor for name, tensor in found.items() if not name.startswith(_HEADS)}
+    return found
+
+
+def _of_run(store: Store, name: str, which: str) -> dict[str, Tensor]:
+    folder = store.folder(name) / "checkpoints"
+    if which == "best":
+        return torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
+    path = last_whole(folder)
+    if path is None:
+        raise BadInput(
+            f"start: the run {name} has no whole checkpoint in {folder}: delete it, to do it anew."
+        )
+    return torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+
+
+def done(store: Store, given: str) -> tuple[dict[str, Any], str]:
+    """The resolved configuration and the signature of a run that is in the store. given: how its signature begins.
+    BadInput: there is none, or it is not done."""
+    record = store.select(given.removeprefix("run:"))
+    if record.state != "done":
+        raise BadInput(f"start={given} is a run that is {record.state}, not done: finish it first.")
+    return record.config, record.signature

@@ -50,6 +50,9 @@ def _targets(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, node
         for key, value in node.items():
             yield from _targets(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _targets(value, f"{path}.{i}")
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -46,6 +46,7 @@ SENTENCES = {
     "corpus=files": ["corpus.path has no value"],
     "corpus=files corpus.path=/nowhere/at/all.txt": ["/nowhere/at/all.txt"],
     "corpus.source=imbd": ["imbd", "imdb"],
+    "corpus=several corpus.parts.0.sorce=imdb": ["corpus.parts.0.sorce", "source"],
     "tracker=wandb tracker.mode=offlin": ["tracker.mode=offlin", "offline"],
     "tracker.mode=online": ["tracker.mode", "tracker=wandb"],
     "optim.lr=-1": ["optim.lr=-1.0", "above 0"],

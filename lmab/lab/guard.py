@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 # What a loss over held-out text is measured on. Two runs that differ here answered different questions.
 # The training text is among it, since the tokenizer is learnt from that.
 _HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "split")
-# But no score depends on the batch, and a share of the training text leaves the tokenizer and the held-out text alone.
-_ALIKE = ("evaluation.batch", "split.share")
-# Here it only saw more or less of the text before the same targets, or took them up in other batches.
+# Here the model only saw more or less of the text before the same targets, or took them up in other batches.
 _CONTEXT = ("evaluation.batch", "evaluation.memory", "evaluation.reach")
+# A share of the training text is the model's alone: the tokenizer is learnt from all of it.
+_TRAINING = ("split.share",)
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -50,7 +50,7 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
     found = []
     for key in differences(configs):
         inside = any(key == held or key.startswith(f"{held}.") for held in _HELD_OUT)
-        if key in own or (inside and key not in _CONTEXT):
+        if key in own or (inside and key not in (*_CONTEXT, *_TRAINING)):
             found.append(key)
     return found
 

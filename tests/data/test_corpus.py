@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmab.data.corpus import SUFFIXES, Corpus, Files, Hub, Movies, News
+from lmab.data.corpus import SUFFIXES, Corpus, Files, Hub, Movies, News, Several
 from lmab.types import BadInput
 
 TEXTS = ["Dogs bark.", 'He said "no", and left; twice.', "Über 東京 🙂", "a, b\tc"]
@@ -180,6 +180,25 @@ def test_a_folders_fingerprint_is_its_files(tmp_path):
     write(new / "a.txt", ["a"])
     write(new / "b.txt", ["bc"])
     assert Files(path=new).fingerprint() != first
+
+
+def test_several_corpora_are_read_one_after_another(tmp_path):
+    one, other = (Files(path=write(tmp_path / name, texts)) for name, texts in (("a.csv", TEXTS[:3]), ("b.txt", ["x"])))
+    both = Several(parts=[one, other])
+    assert read(both) == [*TEXTS[:3], "x"]
+    known = {both.fingerprint(), one.fingerprint(), Several(parts=[other, one]).fingerprint()}
+    assert len(known | {Several(parts=[one]).fingerprint()}) == 4
+    write(tmp_path / "b.txt", ["y"])
+    assert both.fingerprint() not in known
+    assert Several(parts=[Several(parts=[one]), other]).fingerprint() not in known
+
+
+def test_parts_that_are_no_corpora(tmp_path):
+    with pytest.raises(BadInput, match=r"corpus\.parts=\[\] holds no corpus"):
+        Several(parts=[])
+    with pytest.raises(BadInput, match=r"corpus\.parts\.1='imdb' is no corpus: give a mapping"):
+        Several(parts=[Movies(source="imdb"), "imdb"])
+    assert "does not exist" in refusal(Several(parts=[Files(path=tmp_path / "zzz")]))
 
 
 def test_movies_have_an_identity_each():

@@ -12,7 +12,8 @@ import torch
 from datasets import Dataset
 
 from lmab.data.collate import Collate
-from lmab.data.module import Data, From, HeldOut, Shuffled
+from lmab.data.module import Data, From
+from lmab.data.order import HeldOut, Shuffled
 from lmab.data.rows import Rows
 from lmab.objectives.mlm import Masking
 

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from lmab.data.corpus import Files
+from lmab.data.pairs import SegmentPair
 from lmab.data.prepare import PARTS, Prepared, Split, prepare
 from lmab.data.rows import Rows
 from lmab.data.segments import DocSentences, FullSentences
+from lmab.data.streams import Streams
 from lmab.data.tokenizer import ByteLevelBPE, WordPiece
 from lmab.types import BadInput, Vocabulary
 
@@ -83,6 +86,12 @@ def test_another_seed_splits_otherwise(reviews):
     assert len({frozenset(part) for part in splits}) == 5
 
 
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(BadInput, match=r"split\.share=.*above 0 and up to 1"):
+        Split(train=None, validation=4, test=4, share=share)
+
+
 # Building
 
 
@@ -130,6 +139,56 @@ def test_what_a_change_does_not_touch_is_kept(tmp_path, corpus):
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
     assert sum(name.endswith("train.arrow") for name in after) == 1
+
+
+@pytest.mark.parametrize(("share", "documents"), [(0.5, 26), (0.25, 13), (0.1, 5), (0.001, 1)])
+def test_a_share_of_the_training_text_is_read_with_the_tokenizer_of_all_of_it(
+    tmp_path, corpus, reviews, share, documents
+):
+    def split(share: float) -> Split:
+        return Split(train=52, validation=4, test=4, share=share)
+
+    whole = build(tmp_path, corpus, split=split(1.0), segments=DocSentences(length=24))
+    before = contents(tmp_path)
+    part = build(tmp_path, corpus, split=split(share), segments=DocSentences(length=24))
+    assert part.tokenizer == whole.tokenizer
+    assert {name: part.folders[name] == whole.folders[name] for name in PARTS} == {
+        "train": False,
+        "validation": True,
+        "test": True,
+    }
+    assert {name: data for name, data in contents(tmp_path).items() if name in before} == before
+    # The first of them are read, so less text lies inside more, and the rows are those that they have in the whole.
+    first = [n for n, side in split(1.0).choose(iter(reviews)).items() if side == "train"][:documents]
+    rows, all_ = Rows(part.folders["train"]), Rows(whole.folders["train"])
+    assert set(rows.document.tolist()) == set(first)
+    kept = np.flatnonzero(np.isin(all_.document, first))
+    assert len(kept) == len(rows) == part.facts["train"]["rows"]
+    wanted = all_.take(kept, np.zeros_like(kept)).tokens
+    assert rows.take(np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)).tokens.tolist() == wanted.tolist()
+    assert part.facts["unigram_nats"]["test"] == part.unigram_nats("test")
+
+
+def test_labels_and_second_segments_come_back_from_disk(tmp_path, corpus):
+    pairs = SegmentPair(length=32, negatives="random", copies=2, short=0.1, last=False, seed=0)
+    found = build(tmp_path, corpus, segments=pairs, held_out=replace(pairs, negatives="swap", copies=1))
+    for part in PARTS:
+        rows = Rows(found.folders[part])
+        example = rows.take(np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64))
+        assert set(example.label.tolist()) == {0.0, 1.0}
+        place = np.arange(len(rows))
+        assert (example.tokens[place, example.second - 1] == found.vocabulary.last).all()
+        assert (example.tokens[place, example.lengths - 1] == found.vocabulary.last).all()
+        assert (example.second < example.lengths).all()
+        assert (example.past, example.ahead) == (None, None)
+    assert found.facts["train"]["rows"] > 2 * found.facts["test"]["rows"]
+
+
+def test_text_too_short_for_a_row_of_the_format_is_said(tmp_path):
+    silent = write(tmp_path / "r.jsonl", ["One.", "Two.", "Three."])
+    streams = Streams(length=500, cross=True, bidirectional=False)
+    with pytest.raises(BadInput, match=r"left no rows for train: .* too few for one row of Streams"):
+        build(tmp_path / "data", silent, learner=WordPiece(vocab=60), segments=streams)
 
 
 def same_side(split: Split, documents: list[str], number: int) -> list[str]:

@@ -10,7 +10,8 @@ import pytest
 import pytorch_lightning as pl
 
 from lmab.data.collate import Collate
-from lmab.data.module import Data, HeldOut, Shuffled
+from lmab.data.module import Data
+from lmab.data.order import HeldOut, Shuffled
 from lmab.data.rows import Rows
 from lmab.models.bert import BERT
 from lmab.objectives.mlm import MaskedLM

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 
-from lmab.data.module import HeldOut
+from lmab.data.order import HeldOut
 from lmab.train.optim import AdamW, Constant
 
 if TYPE_CHECKING:

@@ -1,0 +1,34 @@
+"""What may be compared: a metric that two runs measured on the same text, in the same way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmab.lab import guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from omegaconf import DictConfig
+
+
+@pytest.mark.parametrize(
+    ("override", "keys"),
+    [
+        ("split.share=0.25", []),  # one tokenizer, one held-out text
+        ("evaluation.batch=3", []),
+        ("optim.lr=0.1", []),
+        ("split.train=10", ["split.train"]),
+        ("split.seed=1", ["split.seed"]),
+        ("tokenizer.vocab=500", ["tokenizer.vocab"]),
+        ("evaluation.seed=1", ["evaluation.seed"]),
+        ("objective.mlm.rate=0.2", ["objective.mlm.rate"]),
+        ("objective.mlm.copies=1", []),
+    ],
+)
+def test_what_changes_the_measure_is_named(override: str, keys: list[str], composed: Callable[..., DictConfig]) -> None:
+    configs = [OmegaConf.to_container(composed(*more), resolve=True) for more in ((), (override,))]
+    assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]

@@ -142,6 +142,40 @@ def report(root: Path, name: str) -> None:
 
 
 @lmab.command()
+@click.argument("overrides", nargs=-1)
+@click.option("--budget", default="mini", show_default=True, help="At which sizes: smoke, mini, base or paper.")
+@click.option("--clock", is_flag=True, help="Build every model and time it, too.")
+def cost(overrides: tuple[str, ...], budget: str, clock: bool) -> None:
+    """What the papers' models cost. OVERRIDES: a model of your own beside them, as in experiment=albert size=large."""
+    from lmab.lab.costs import table
+    from lmab.lab.page import console
+
+    console().print(table(budget, overrides, clock=clock).rich())
+
+
+@lmab.command()
+@click.argument("run")
+@click.option("--prompt", required=True, help="The text to go on with.")
+@click.option("--tokens", default=100, show_default=True, type=click.IntRange(min=1), help="How many at most.")
+@click.option("--temperature", default=1.0, show_default=True, help="Of the softmax; 0 takes the likeliest token.")
+@click.option("--top-k", type=int, help="Draw from so many of the likeliest tokens.")
+@click.option("--top-p", default=1.0, show_default=True, help="Draw from the likeliest that have this share.")
+@click.option("--memory", type=click.IntRange(min=0), help="Places to remember; as many as in training if not given.")
+@click.option("--seed", default=0, show_default=True, help="Of the draws.")
+@click.pass_obj
+def generate(root: Path, run: str, prompt: str, tokens: int, memory: int | None, **sampling: Any) -> None:
+    """Go on with a text. RUN: how the signature of a trained Transformer-XL or XLNet begins."""
+    from lmab import generate as generation
+    from lmab.trained import opened
+
+    print(
+        generation.text(
+            opened(_opened(root), run), prompt, generation.Sampling(**sampling), tokens=tokens, memory=memory
+        )
+    )
+
+
+@lmab.command()
 @click.argument("name")
 @click.option("--results", default="results", show_default=True, help="The folder of committed evidence.")
 @click.pass_obj

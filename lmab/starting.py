@@ -106,7 +106,7 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     if start is None:
         return None
     if "run" in start:
-        found = _of_run(Store(config["store"]), start["run"], start["config"]["evaluation"]["checkpoint"])
+        found = last_weights(Store(config["store"]), start["run"], start["config"]["evaluation"]["checkpoint"])
     else:
         found = _checkpoint(start["checkpoint"]).weights
     if config["frozen"]:
@@ -114,7 +114,8 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     return found
 
 
-def _of_run(store: Store, name: str, which: str) -> dict[str, Tensor]:
+def last_weights(store: Store, name: str, which: str) -> dict[str, Tensor]:
+    """The weights with which a run was scored, by name. which: last or best. BadInput: they are not there."""
     folder = store.folder(name) / "checkpoints"
     if which == "best":
         return torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)

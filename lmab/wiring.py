@@ -81,9 +81,7 @@ def _held_out(noises: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]
     """The noises as held-out text has them. BadInput: a change to what is not there."""
     for name, values in changes.items():
         if name not in noises:
-            raise BadInput(
-                f"evaluation.noise.{name} is no objective that was chosen: {nearest(name, [*noises])}"
-            )
+            raise BadInput(f"evaluation.noise.{name} is no objective that was chosen: {nearest(name, [*noises])}")
         known = [f.name for f in fields(noises[name])]
         for key in values:
             if key not in known:
@@ -123,6 +121,12 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
     return prepared, data
 
 
+def bare_learner(config: Mapping[str, Any], seed: int | None) -> Learner:
+    """The model of a configuration whose text nobody has read. seed: None for sizes without memory."""
+    objectives = {name: make(node) for name, node in config["objective"].items()}
+    return make(config["model"], _learning(config, objectives, {}, seed, None))
+
+
 def build_learner(
     config: Mapping[str, Any],
     objectives: Mapping[str, Any],
@@ -131,19 +135,27 @@ def build_learner(
     start: Mapping[str, Tensor] | None = None,
 ) -> Learner:
     """The model of a resolved configuration. seed: None for sizes without memory. start: its first weights."""
-    return make(
-        config["model"],
-        Learning(
-            objectives=objectives,
-            optim=make(config["optim"]),
-            schedule=make(config["schedule"]),
-            steps=config["trainer"]["steps"],
-            clip=config["trainer"]["clip"],
-            seed=seed,
-            documents={"validation": data.validation.documents, "test": data.test.documents},
-            start=start,
-            frozen=config["frozen"],
-            memory=config["evaluation"]["memory"],
-            reach=config["evaluation"]["reach"],
-        ),
+    documents = {"validation": data.validation.documents, "test": data.test.documents}
+    return make(config["model"], _learning(config, objectives, documents, seed, start))
+
+
+def _learning(
+    config: Mapping[str, Any],
+    objectives: Mapping[str, Any],
+    documents: dict[str, int],
+    seed: int | None,
+    start: Mapping[str, Tensor] | None,
+) -> Learning:
+    return Learning(
+        objectives=objectives,
+        optim=make(config["optim"]),
+        schedule=make(config["schedule"]),
+        steps=config["trainer"]["steps"],
+        clip=config["trainer"]["clip"],
+        seed=seed,
+        documents=documents,
+        start=start,
+        frozen=config["frozen"],
+        memory=config["evaluation"]["memory"],
+        reach=config["evaluation"]["reach"],
     )

@@ -1,0 +1,129 @@
+"""What a model costs, counted from its sizes and measured by the clock.
+
+L  depth   D  dim   F  ffn   T  length of a row   M  memory   W = 2 T + M - 1  distances   E  embedding
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lmab.machine import machine
+from lmab.types import Batch, View
+from lmab.wiring import bare_learner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from lmab.train.learner import Learner
+
+RUNS = 5  # of which the fastest counts: the others waited for something else
+_PROC = Path("/proc/self")
+
+
+def row(length: int, rows: int, device: torch.device | str) -> Batch:
+    """A batch of full rows."""
+    return Batch(
+        tokens=torch.zeros((rows, length), dtype=torch.int64, device=device),
+        segments=None,
+        view=View(),
+        targets={},
+        document=torch.zeros(rows, dtype=torch.int64, device=device),
+        examples=rows,
+        real=rows * length,
+    )
+
+
+def formula(model: Mapping[str, Any]) -> float:
+    """FLOPs a token of one forward pass of the encoder over a full row without memory, two for each product and sum.
+
+    Every layer has 4 D^2 for queries, keys, values and results, 2 D F for the feed-forward part and 2 T D for scores
+    and their mixture; a relative scheme projects W distances, D^2 each, and holds every query against all of them; a
+    factorised embedding has E D. Norms, activations and softmax are left out, as in the papers.
+    """
+    D, inner, T = model["dim"], model["ffn"], model["length"]
+    layer = 4 * D * D + 2 * D * inner + 2 * T * D
+    kind = model["_target_"].rpartition(".")[2]
+    if kind == "XLNet" or model.get("positions") == "relative":
+        layer += (2 * T - 1) / T * D * D + (2 * T - 1) * D
+    elif model.get("positions") == "shaw":
+        layer += (2 * T - 1) * D
+    layers = model["depth"] * model.get("inner", 1)
+    return 2 * (layers * layer + model.get("embedding", 0) * D)
+
+
+def latency(network: nn.Module, length: int, rows: int, device: torch.device) -> float:
+    """Seconds of one forward pass over `rows` full rows, in evaluation mode."""
+    batch = row(length, rows, device)
+    found = []
+    with torch.inference_mode():
+        for _ in range(RUNS):
+            began = time.perf_counter()
+            network(batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            found.append(time.perf_counter() - began)
+    return min(found)
+
+
+class Peak:
+    """The most memory that was held since the last reset, in bytes: of the GPU, or of this process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def reset(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif (_PROC / "clear_refs").exists():
+            try:
+                (_PROC / "clear_refs").write_text("5")  # Linux sets the peak to what is held now
+            except OSError:
+                return
+
+    def bytes(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        status = _PROC / "status"
+        if status.exists():
+            (line,) = (text for text in status.read_text().splitlines() if text.startswith("VmHWM:"))
+            return int(line.split()[1]) * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measured(config: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of a row and of 32, tokens a second of training steps of one forward pass, and the peak of memory, of a
+    model that is built with first weights and learns from rows of one token."""
+    learner = bare_learner(config, seed=0)
+    length = config["segments"]["length"]
+    device = torch.device("cpu")
+    with machine(config["trainer"]["threads"]):
+        found = {f"cost/latency_{rows}": latency(learner.eval().network, length, rows, device) for rows in (1, 32)}
+        peak = Peak(device)
+        peak.reset()
+        found["cost/tokens_a_second"] = _training(
+            learner.train(), config["trainer"]["micro"] or config["trainer"]["batch"], length
+        )
+        found["cost/peak_memory"] = peak.bytes()
+    return found
+
+
+def _training(learner: Learner, rows: int, length: int) -> float:
+    """Tokens a second of forward and backward passes with one place in six asked for."""
+    batch = row(length, rows, "cpu")
+    places = torch.arange(0, rows * length, 6)
+    found = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        encoded = learner.network(batch, places)
+        losses, _ = learner.network.token_losses(encoded.hidden, torch.zeros_like(places))
+        losses.mean().backward()
+        learner.zero_grad()
+        found.append(time.perf_counter() - began)
+    return rows * length / min(found)

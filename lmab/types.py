@@ -127,6 +127,7 @@ class Batch:
     document: torch.Tensor  # [B] the document of each row
     examples: int  # rows
     real: int  # tokens that are not padding
+    lengths: torch.Tensor | None = None  # [B] real tokens of each row; None: no row is padded
 
     def asked(self) -> torch.Tensor:
         """[N] the places at which any objective asks the content, flat over B * T, ascending, each once."""

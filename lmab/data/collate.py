@@ -52,7 +52,8 @@ class Collate:
                     raise BadInput(f"objective={[*self.noises]}: two of them ask a second stream, and there is one.")
                 queries, query_visible = noised.queries, noised.query_visible
         place = np.arange(T)
-        if (example.lengths < T).any():
+        padded = bool((example.lengths < T).any())
+        if padded:
             real = (place < example.lengths[:, None])[:, None]  # [B, 1, T]: all see the row's real tokens
             visible = real if visible is None else visible & real
             query_visible = None if query_visible is None else query_visible & real
@@ -72,4 +73,5 @@ class Collate:
             document=torch.from_numpy(example.document),
             examples=B,
             real=int(example.lengths.sum()),
+            lengths=torch.from_numpy(example.lengths) if padded else None,
         )

@@ -2,25 +2,25 @@
 
 Some tokens are selected; of those most become [MASK], some a random token, the rest stay; all are predicted.
 Static masks (BERT), a few copies of them, or a new mask in every epoch (RoBERTa, section 4.1) differ in one
-integer.
+integer. ALBERT's n-grams are runs of words that are selected together.
+
+    B  rows   T  positions   N  longest n-gram
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import nn
 
-from lmab.nn.cross_entropy import cross_entropy
+from lmab.objectives.objective import TokenLoss
 from lmab.rng import philox, uniform
-from lmab.types import BadInput, Noised, Outcome
+from lmab.types import BadInput, Noised
 
 if TYPE_CHECKING:
-    from lmab.nn.network import Network
-    from lmab.types import Batch, Encoded, Example, Vocabulary
+    from lmab.types import Example, Vocabulary
 
 
 def _share(name: str, value: float) -> None:
@@ -28,13 +28,45 @@ def _share(name: str, value: float) -> None:
         raise BadInput(f"objective.mlm.{name}={value} is a share: give a number from 0 to 1.")
 
 
+@lru_cache(maxsize=64)
+def reaches(rate: float, ngram: int) -> np.ndarray:
+    """The chances that what begins at a unit reaches more than m = 0, 1, .., N - 1 units.
+
+    Returns [2, N]: first for a unit with others before it, then for one that begins a stretch: the row's first, or a
+    special token.
+
+    Let n-grams begin at every unit with probability a, on their own, and their length be n with probability
+    p(n) = (1/n) / sum_k (1/k), k from 1 to N (Lan et al. 2019, section 3.1). A unit is left out if none of the
+    n-grams that may begin at it or at the N - 1 units before it reaches it, so with S_m = P(n > m) the share of
+    selected units is
+
+        rate = 1 - prod_{m=0}^{N-1} (1 - a S_m),
+
+    which grows with a from 0 to 1 and is solved for it by bisection. What begins a stretch takes the place of all
+    that would stand before it too, so that its units are selected as often as any others: it reaches more than m
+    with probability 1 - prod_{l=m}^{N-1} (1 - a S_l).
+    """
+    chances = 1 / np.arange(1, ngram + 1)
+    tails = chances[::-1].cumsum()[::-1] / chances.sum()  # S_m
+    low, high = (rate, rate) if ngram == 1 else (0.0, 1.0)
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if 1 - np.prod(1 - middle * tails) < rate else (low, middle)
+    inner = low * tails
+    first = inner.copy()
+    for m in reversed(range(ngram - 1)):
+        first[m] += first[m + 1] * (1 - inner[m])
+    return np.stack([inner, first])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """The noise. Every unit (a token, or a whole word) is selected on its own with probability `rate`.
+    """The noise. Every unit (a token, or a whole word) is selected with probability `rate`: on its own, or as part
+    of an n-gram of at most `ngram` units. N-grams may overlap; none crosses a special token.
 
     mask, random: shares of the selected tokens that become [MASK] and a random ordinary token.
     whole_words: select words, with all their pieces. copies: how many different masks an example has; epoch e
-    sees mask e modulo copies. None: a new one in every epoch.
+    sees mask e modulo copies. None: a new one in every epoch. causal: each place sees itself and those before it,
+    as in a language model that reads from left to right.
     """
 
     rate: float
@@ -42,6 +74,8 @@ class Masking:
     random: float
     whole_words: bool
     copies: int | None
+    ngram: int = 1
+    causal: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rate", "mask", "random"):
@@ -53,6 +87,8 @@ class Masking:
             )
         if self.copies is not None and self.copies < 1:
             raise BadInput(f"objective.mlm.copies={self.copies} masks nothing: give 1 or more, or null.")
+        if self.ngram < 1:
+            raise BadInput(f"objective.mlm.ngram={self.ngram} selects nothing: give 1 for single units, or more.")
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised:
         T = example.tokens.shape[1]
@@ -60,12 +96,13 @@ class Masking:
         words = philox((np.arange(T), example.number[:, None], epoch[:, None], 0), key)  # [4, B, T]
         drawn = uniform(words[0])
         eligible = ~vocabulary.special[example.tokens]
+        start = np.broadcast_to(np.arange(T), eligible.shape)
         if self.whole_words:
             # Every piece takes the draw of the piece that begins its word.
             begins = ~vocabulary.continues[example.tokens] | ~eligible
-            start = np.maximum.accumulate(np.where(begins, np.arange(T), 0), axis=1)
+            start = np.maximum.accumulate(np.where(begins, start, 0), axis=1)
             drawn = np.take_along_axis(drawn, start, axis=1)
-        selected = eligible & (drawn < self.rate)
+        selected = eligible & self._reached(drawn, start, eligible)
         fate = uniform(words[1])
         ordinary = np.flatnonzero(~vocabulary.special)
         replacement = ordinary[(uniform(words[2]) * len(ordinary)).astype(np.int64)]
@@ -73,7 +110,20 @@ class Masking:
         swapped = selected & (fate >= self.mask) & (fate < self.mask + self.random)
         tokens = np.where(swapped, replacement, tokens)
         places = np.flatnonzero(selected)
-        return Noised(tokens, places, example.tokens.reshape(-1)[places])
+        visible = np.tri(T, dtype=bool)[None] if self.causal else None
+        return Noised(tokens, places, example.tokens.reshape(-1)[places], visible)
+
+    def _reached(self, drawn: np.ndarray, start: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+        """[B, T] bool: the tokens that an n-gram reaches. drawn: a number in [0, 1) for each unit. start: where the
+        unit of a token begins. eligible: tokens that are not special."""
+        before = np.maximum(start - 1, 0)  # the last token of the unit before
+        first = (start == 0) | ~np.take_along_axis(eligible, start, 1)
+        # One number decides both whether an n-gram begins and how long it is, since what is rarer is also longer.
+        reach = (drawn[..., None] < reaches(self.rate, self.ngram)[first.astype(np.int64)]).sum(-1)
+        left = reach
+        for _ in range(self.ngram - 1):
+            left = np.where(first, reach, np.maximum(reach, np.take_along_axis(left, before, 1) - 1))
+        return left > 0
 
     def describe(self, example: Example, vocabulary: Vocabulary, key: int) -> dict[str, Any]:
         """What the noise did to these examples: the realised rate and split, and how much of the masks of two
@@ -95,15 +145,15 @@ class Masking:
         }
 
 
-class MaskedLM(nn.Module):
-    """The loss: cross entropy at the target places, in nats, through the network's token head.
+class MaskedLM(TokenLoss):
+    """The loss: cross entropy at the target places.
 
-    `redefines` are the knobs that change what the loss measures; arms that differ in one cannot be ranked by
-    it. `copies` is not among them, since held-out text is always read at epoch 0.
+    `copies` does not change what it measures, since held-out text is always read at epoch 0; nor does `causal`,
+    which asks the same of the same text and lets the model see less of it.
     """
 
-    redefines: ClassVar[tuple[str, ...]] = ("rate", "mask", "random", "whole_words")
-    nats_a_token: ClassVar[bool] = True  # so it can be held against the unigram entropy
+    name = "mlm"
+    redefines: ClassVar[tuple[str, ...]] = ("rate", "mask", "random", "whole_words", "ngram")
 
     def __init__(
         self,
@@ -114,17 +164,18 @@ class MaskedLM(nn.Module):
         whole_words: bool,
         copies: int | None,
         weight: float,
+        ngram: int = 1,
+        causal: bool = False,
     ) -> None:
-        super().__init__()
         if rate == 0:
             raise BadInput("objective.mlm.rate=0 selects nothing to learn from: give a share above 0, such as 0.15.")
-        if not 0 <= weight < math.inf:
-            raise BadInput(f"objective.mlm.weight={weight} cannot work: give a finite number from 0 up.")
-        self.noise = Masking(rate=rate, mask=mask, random=random, whole_words=whole_words, copies=copies)
-        self.weight = weight
-
-    def forward(self, network: Network, encoded: Encoded, batch: Batch) -> Outcome:
-        targets = batch.targets["mlm"]
-        logits = network.token_logits(encoded.at(targets.places))  # [N, V]
-        losses, hits = cross_entropy(logits, targets.answers)
-        return Outcome(losses, targets.places, hits)
+        noise = Masking(
+            rate=rate,
+            mask=mask,
+            random=random,
+            whole_words=whole_words,
+            copies=copies,
+            ngram=ngram,
+            causal=causal,
+        )
+        super().__init__(noise, weight)

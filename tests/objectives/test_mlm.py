@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lmab.data.collate import Collate
 from lmab.data.tokenizer import ByteLevelBPE, WordPiece, vocabulary
+from lmab.nn.cross_entropy import cross_entropy
 from lmab.objectives.mlm import MaskedLM, Masking
 from lmab.rng import derive
 from lmab.types import BadInput, Encoded, Example, Noised, Vocabulary
@@ -58,14 +59,15 @@ blocks = st.builds(
 )
 share = st.floats(0, 1)
 noises = st.builds(
-    lambda rate, mask, rest, whole_words, copies: masking(
-        rate=rate, mask=mask, random=rest * (1 - mask), whole_words=whole_words, copies=copies
+    lambda rate, mask, rest, whole_words, copies, ngram: masking(
+        rate=rate, mask=mask, random=rest * (1 - mask), whole_words=whole_words, copies=copies, ngram=ngram
     ),
     share,
     share,
     st.floats(0, 0.99),
     st.booleans(),
     st.none() | st.integers(1, 12),
+    st.integers(1, 4),
 )
 keys = st.integers(0, 2**64 - 1)
 
@@ -225,14 +227,15 @@ def never_split(noise: Masking, example: Example, vocabulary: Vocabulary, key: i
     return hit, total
 
 
-@given(example=blocks, rate=share, key=keys)
-def test_a_word_is_never_split(example, rate, key):
-    hit, total = never_split(masking(rate=rate, whole_words=True), example, VOCABULARY, key)
+@given(example=blocks, rate=share, ngram=st.integers(1, 4), key=keys)
+def test_a_word_is_never_split(example, rate, ngram, key):
+    hit, total = never_split(masking(rate=rate, whole_words=True, ngram=ngram), example, VOCABULARY, key)
     assert hit <= total
 
 
+@pytest.mark.parametrize("ngram", [1, 3])
 @pytest.mark.parametrize("learner", [WordPiece(vocab=400, alphabet=80), ByteLevelBPE(vocab=400)])
-def test_a_word_of_real_text_is_never_split_and_words_are_chosen_at_the_rate(sentences, learner):
+def test_a_word_of_real_text_is_never_split_and_words_are_chosen_at_the_rate(sentences, learner, ngram):
     tokenizer = learner.learn(sentences)
     vocab = vocabulary(tokenizer, 400)
     ids = [number for e in tokenizer.encode_batch(sentences, add_special_tokens=False) for number in e.ids]
@@ -240,10 +243,11 @@ def test_a_word_of_real_text_is_never_split_and_words_are_chosen_at_the_rate(sen
     text = np.array(ids[: len(ids) // width * width]).reshape(-1, width)
     edge = np.ones((len(text), 1), dtype=np.int64)
     example = block(np.hstack([2 * edge, text, 3 * edge]), np.full(len(text), width + 2))
-    hit, total = never_split(masking(rate=0.2, whole_words=True), example, vocab, 11)
+    hit, total = never_split(masking(rate=0.2, whole_words=True, ngram=ngram), example, vocab, 11)
     assert max(len(word) for row in example.tokens for word in words_of(row, vocab)) > 3
     assert total > 3_000
-    assert within(hit, total, 0.2)
+    # Words that are selected together make the variance of a count at most so many times as large.
+    assert within(hit // ngram, total // ngram, 0.2)
 
 
 # What a record says of it
@@ -291,8 +295,8 @@ class Scores(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(V, 6, generator=torch.Generator().manual_seed(1)))
 
-    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden @ self.weight.T
+    def token_losses(self, hidden: torch.Tensor, answers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return cross_entropy(hidden @ self.weight.T, answers)
 
 
 def objective(**changes: object) -> MaskedLM:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmab.lab import claim as claims
+from lmab.lab import exact
 from lmab.lab.publish import ledger
-from lmab.lab.verdict import Comparison, judge
+from lmab.lab.verdict import judge
 
 RESULTS = Path(__file__).parents[1] / "results"
 VERDICTS = sorted(RESULTS.rglob("verdict.json"))
@@ -18,8 +20,15 @@ VERDICTS = sorted(RESULTS.rglob("verdict.json"))
 @pytest.mark.parametrize("path", VERDICTS, ids=lambda p: str(p.parent.relative_to(RESULTS)))
 def test_evidence_gives_its_verdict_again(path: Path) -> None:
     found = json.loads(path.read_text(encoding="utf-8"))
-    runs = json.loads((path.parent / "runs.json").read_text(encoding="utf-8"))
     claim = found["claim"]
+    if "figures" in found:
+        figures = {arm: known[claim["measure"]["metric"]] for arm, known in found["figures"].items()}
+        checked = exact.check(claims.rules(claim["verdict"]), figures)
+        assert [c.holds for c in checked] == [c["holds"] for c in found["verdict"]["checked"]]
+        assert found["answer"] == ("reproduced" if all(c.holds for c in checked) else "contradicted")
+        assert found["code"]["dirty"] is False
+        return
+    runs = json.loads((path.parent / "runs.json").read_text(encoding="utf-8"))
     scores: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in claim["arms"]}
     for run in runs:
         scores[run["arm"]][run["seed"]] = np.array(
@@ -34,7 +43,7 @@ def test_evidence_gives_its_verdict_again(path: Path) -> None:
     verdict = judge(
         scores,
         np.array(runs[0]["weights"]),
-        [Comparison(**rule) for rule in claim["verdict"]],
+        claims.rules(claim["verdict"]),
         better=claim["measure"]["better"],
         level=claim["level"],
     )

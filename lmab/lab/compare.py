@@ -126,7 +126,7 @@ def write(root: Path, compared: Compared, command: str) -> Paths:
             Section("What the noise really did", tables=tables.noise(compared.groups)),
             Section("Data", tables=[tables.data(compared.groups)]),
             Section("Where the groups differ", tables=[tables.configuration(configs)]),
-            reproduced(records, command),
+            reproduced([(r.code, r.versions) for r in records], command),
             Section("Runs", tables=tables.runs(records, compared.by, [compared.metric])[:1]),
         ],
     )

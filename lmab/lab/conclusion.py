@@ -45,6 +45,11 @@ class Conclusion:
     changes: tuple[str, ...] = ()  # what makes it another experiment than the file's
 
 
+def placed(budget: str, changes: Sequence[str]) -> str:
+    """Where an answer holds. changes: what was asked that makes it another experiment than the file's."""
+    return f"at budget {budget}" + (f" with {' '.join(changes)}" if changes else "")
+
+
 def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], changes: Sequence[str] = ()) -> Conclusion:
     """Judge a claim on what its runs recorded. records: signature -> record, for cells that have one. changes: what
     was asked that makes it another experiment than the file's.
@@ -53,7 +58,7 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], change
     """
     metric = claim.measure.metric
     budget = str(cells[0].config["budget"]["name"])
-    place = f"at budget {budget}" + (f" with {' '.join(changes)}" if changes else "")
+    place = placed(budget, changes)
     arms: dict[str, dict[int, Record]] = {arm: {} for arm in claim.arms}
     missing: list[tuple[Cell, str]] = []
     diverged: dict[str, list[int]] = {}
@@ -87,17 +92,19 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], change
             )
     # A run that diverged is no missing run: left out, it would make its arm look better than it is.
     lost = {arm: {seed: np.full(weights.shape, np.nan) for seed in seeds} for arm, seeds in diverged.items()}
+    assert claim.measure.better is not None  # only an exact claim leaves it out
     verdict = judge(
         {
             arm: {seed: np.array(r.scores[metric]) for seed, r in by_seed.items()} | lost.get(arm, {})
             for arm, by_seed in arms.items()
         },
         weights,
-        claim.verdict,
+        claim.tested,
         better=claim.measure.better,
+        unit=claim.measure.unit,
         level=claim.level,
     )
-    reasons = "; ".join(reason(judged, claim.measure.unit) for judged in verdict.judged)
+    reasons = "; ".join(reason(judged) for judged in verdict.judged)
     if stuck:
         answer = "not decidable"
         larger = NEXT.get(budget)

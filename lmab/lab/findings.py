@@ -38,7 +38,7 @@ def arms(conclusion: Conclusion) -> Table:
     rows = []
     for arm, by_seed in scores(conclusion).items():
         interval = verdict.arms.get(arm) if verdict else None
-        gains = [_gain(j) for j in judged(conclusion) if j.comparison.treatment == arm]
+        gains = [_gain(j, pair[1]) for j in judged(conclusion) if (pair := j.statement.pair) and pair[0] == arm]
         bounds = tables.bounds(interval) if interval else NOTHING
         rows.append([arm, str(len(by_seed)), tables.score(tables.mean(by_seed)), bounds, "\n".join(gains)])
     head = [
@@ -60,20 +60,20 @@ def _level(conclusion: Conclusion) -> str:
     return f"{100 * (1 - conclusion.claim.level):g}% interval"
 
 
-def _gain(judged: Judged) -> str:
+def _gain(judged: Judged, control: str) -> str:
     if not judged.n:
-        return f"no seed in common with {judged.comparison.control}"
+        return f"no seed in common with {control}"
     gain = f"{tables.score(judged.gain.estimate, '+')} {tables.bounds(judged.gain, '+')}"
-    return f"{gain}, d_z {tables.effect(judged.effect)}, over {judged.comparison.control}"
+    return f"{gain}, d_z {tables.effect(judged.effect)}, over {control}"
 
 
 def _comparisons(conclusion: Conclusion) -> Table:
-    """What the rule says of each pair of arms."""
+    """What is said of each pair of arms, or of a share of a drop."""
     rows = []
     for j in judged(conclusion):
-        c = j.comparison
+        s = j.statement
         gain = [tables.score(j.gain.estimate, "+"), tables.bounds(j.gain, "+")] if j.n else [NOTHING, NOTHING]
-        row = [f"{c.treatment} over {c.control}", c.rule.replace("_", " "), f"{c.margin:g}", str(j.n), *gain]
+        row = [s.label, s.rule.replace("_", " "), f"{s.margin:g}", str(j.n), *gain]
         more = NOTHING if j.further_seeds is None else f"{j.further_seeds}"
         rows.append([*row, tables.effect(j.effect), f"{j.adjusted:.2g}" if j.n else NOTHING, j.answer, more])
     head = [
@@ -104,8 +104,8 @@ def rows(conclusion: Conclusion) -> Iterator[dict[str, Any]]:
         for j in judged(conclusion):
             values = {"gain": j.gain.estimate, "gain low": j.gain.low, "gain high": j.gain.high}
             for key, value in (values | {"d_z": j.effect, "p": j.adjusted, "n": j.n}).items():
-                column = f"{key} over {j.comparison.control}"
-                row[column] = value if arm == j.comparison.treatment else row.get(column, "")
+                column = f"{key} over {pair[1]}" if (pair := j.statement.pair) else f"{key} of {j.statement.label}"
+                row[column] = value if arm == j.statement.about else row.get(column, "")
         yield row | {f"seed {seed}": by_seed.get(seed, "") for seed in conclusion.claim.seeds}
 
 

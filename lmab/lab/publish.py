@@ -1,6 +1,6 @@
 """Evidence to keep: a verdict with what it rests on, small enough to be committed, and the ledger of them all.
 
-results/<claim>/<budget>/   verdict.json table.md table.csv, the figures, and runs.json
+results/<claim>/<budget>/   verdict.json table.md table.csv, the figures, and runs.json where anything was run
 results/README.md           the ledger, made anew from every verdict.json below results/
 """
 
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 def publish(store: Store, report: Path, results: Path) -> Path:
     """Copy the evidence of a report. Returns its folder below `results`.
 
-    BadInput: a run is missing, or was made by code that no revision gives back.
+    BadInput: a run is missing, or runs or figures were made by code that no revision gives back.
     """
     verdict = json.loads((report / "verdict.json").read_text(encoding="utf-8"))
     if verdict["changes"]:
         raise BadInput(
             f"{report.name} is another experiment than sweeps/{verdict['claim']['name']}.yaml "
             f"({' '.join(verdict['changes'])}): write a claim file of its own to publish it."
+        )
+    if "figures" in verdict and verdict["code"].get("dirty", True):
+        raise BadInput(
+            f"{report.name} was computed by a tree with uncommitted changes, so nobody can compute it again: commit, "
+            f"and ask the claim again."
         )
     runs = []
     for arm, by_seed in verdict["runs"].items():
@@ -46,6 +51,8 @@ def publish(store: Store, report: Path, results: Path) -> Path:
     for path in sorted(report.iterdir()):
         if path.name != "report.html":  # large, and made from the rest
             write_whole(folder / path.name, path.read_text(encoding="utf-8"))
+    if not runs:
+        return folder
     lines = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in runs)
     write_whole(folder / "runs.json", f"[\n{lines}\n]\n")
     return folder

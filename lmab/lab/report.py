@@ -21,10 +21,11 @@ from lmab.lab.tables import Table
 from lmab.store import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from lmab.lab.conclusion import Cell, Conclusion
+    from lmab.lab.exact import Computed
     from lmab.store import Record
 
     Departures = Mapping[str, Sequence[Any]]  # key -> (in the paper, here)
@@ -51,28 +52,53 @@ def write(
     cells: all that were planned, also those without a score. overrides: what was asked on the command line.
     departures: key -> (in the paper, at this budget). OSError: the folder cannot be written.
     """
-    claim = conclusion.claim
+    command = f"python run.py -m {shlex.join(overrides)}"
+    paths = keep(
+        root,
+        conclusion,
+        [c.signature for c in cells],
+        _sections(conclusion, cells, command, departures or {}),
+        findings.results(conclusion),
+        findings.rows(conclusion),
+        _data(conclusion, command),
+    )
+    for name, figure in _figures(conclusion).items():
+        write_whole(paths.html.parent / f"{name}.svg", figure.alone())
+    return paths
+
+
+def keep(
+    root: Path,
+    answered: Conclusion | Computed,
+    signatures: list[str],
+    sections: list[Section],
+    results: list[Table],
+    rows: Iterable[Mapping[str, Any]],
+    data: Mapping[str, Any],
+) -> Paths:
+    """Write what was answered to a folder of its own below `root`.
+
+    signatures: what it rests on. sections: of the page. results: for the table. rows: of the CSV. data: the verdict.
+    """
+    claim = answered.claim
     # The name covers what is asked as well as what is run: another margin is another report.
     asked = json.dumps(claim.as_dict(), sort_keys=True)
-    place = root / folder([claim.name, conclusion.budget], [asked, *(c.signature for c in cells)])
+    place = root / folder([claim.name, answered.budget], [asked, *signatures])
     paths = Paths(*(place / file for file in ("report.html", "table.md", "table.csv", "verdict.json")))
-    command = f"python run.py -m {shlex.join(overrides)}"
     page = Page(
-        title=f"{claim.name} at budget {conclusion.budget}",
+        title=f"{claim.name} at budget {answered.budget}",
         words=claim.claim,
         source=f"{claim.source.paper}, {claim.source.where}",
         arxiv=claim.source.arxiv if re.fullmatch(r"[\w.-]+(/\d+)?", claim.source.arxiv) else "",
-        answer=conclusion.answer,
-        sentence=conclusion.sentence,
-        sections=_sections(conclusion, cells, command, departures or {}),
+        answer=answered.answer,
+        sentence=answered.sentence,
+        sections=sections,
     )
-    head = f"# {page.title}\n\n{claim.claim} ({page.source})\n\n**{conclusion.sentence}**\n"
-    for name, figure in _figures(conclusion).items():
-        write_whole(place / f"{name}.svg", figure.alone())
+    head = f"# {page.title}\n\n{claim.claim} ({page.source})\n\n**{answered.sentence}**\n"
     write_whole(paths.html, page.html())
-    write_whole(paths.markdown, "\n".join([head, *(t.markdown() for t in findings.results(conclusion))]))
-    write_whole(paths.csv, tables.as_csv(findings.rows(conclusion)))
-    write_whole(paths.verdict, json.dumps(_data(conclusion, command), indent=1, ensure_ascii=False) + "\n")
+    write_whole(paths.markdown, "\n".join([head, *(t.markdown() for t in results)]))
+    write_whole(paths.csv, tables.as_csv(rows))
+    write_whole(paths.verdict, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return paths
 
 
@@ -136,9 +162,8 @@ def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departure
     scores = findings.scores(conclusion)
     ours = {arm: tables.score(tables.mean(values)) for arm, values in scores.items()}
     figures = _figures(conclusion)
-    left = [[key, *map(tables.said, pair)] for key, pair in departures.items()]
-    away = Table("Departures from the paper", ["key", "in the paper", "here"], left)
-    paper = tables.reported(claim.reported, ours, metric)
+    note = "Shown for comparison of direction only: other data, other sizes. No rule uses these figures."
+    paper = tables.reported(claim.reported, ours, metric, note)
     return [
         Section(
             "What was found",
@@ -151,8 +176,8 @@ def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departure
         Section("What the noise really did", tables=tables.noise(groups)),
         Section("Data", tables=[tables.data(groups)] if records else []),
         Section("Where the arms differ", tables=[tables.configuration(configs)]),
-        Section("Where this budget departs from the paper", tables=[away] if left else []),
-        reproduced(records, command),
+        departed(departures),
+        reproduced([(r.code, r.versions) for r in records], command),
         Section("Runs", tables=[findings.runs(conclusion, cells)]),
     ]
 
@@ -181,31 +206,35 @@ def _differences(conclusion: Conclusion) -> plots.Figure | None:
     sign = -1 if measure.better == "lower" else 1
     drawn = []
     for j in findings.judged(conclusion):
-        c = j.comparison
-        ours, theirs = scores[c.treatment], scores[c.control]
-        values = [sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
-        margins = {"not_worse": [-c.margin], "equivalent": [-c.margin, c.margin]}.get(c.rule, [c.margin])
-        tone = list(scores).index(c.treatment)
-        row = Row(f"{c.treatment} over {c.control}", values, j.gain, margins if c.margin else [], tone)
-        drawn.append(row)
+        statement = j.statement
+        seeds = [seed for seed in scores[statement.about] if all(seed in scores[arm] for arm in statement.contrast)]
+        values = [sign * sum(w * scores[arm][seed] for arm, w in statement.contrast.items()) for seed in seeds]
+        margins = [side.bound for side in statement.support if side.bound]
+        drawn.append(Row(statement.label, values, j.gain, margins, list(scores).index(statement.about)))
     if not any(row.values for row in drawn):
         return None
-    axis = f"gain ({measure.unit}); to the right the first is better"
+    shares = not all(j.statement.pair for j in findings.judged(conclusion))
+    axis = f"gain ({measure.unit}); to the right the first is better{', or the share larger' if shares else ''}"
     return plots.rows("Paired differences, seed by seed", drawn, axis, zero=True)
 
 
-def reproduced(records: Sequence[Record], command: str) -> Section:
-    """How to do it again: the line, the code, the versions that the runs recorded."""
-    revisions = dict.fromkeys(str(r.code.get("revision", "unknown")) for r in records)
-    dirty = sum(bool(r.code.get("dirty")) for r in records)
+def departed(departures: Departures) -> Section:
+    """In which knobs this is not what the paper did."""
+    rows = [[key, *map(tables.said, pair)] for key, pair in departures.items()]
+    table = Table("Departures from the paper", ["key", "in the paper", "here"], rows)
+    return Section("Where this budget departs from the paper", tables=[table])
+
+
+def reproduced(made: Sequence[tuple[Mapping[str, Any], Mapping[str, str]]], command: str) -> Section:
+    """How to do it again: the line, the code, the versions that the runs recorded. made: code and versions of each."""
+    revisions = dict.fromkeys(str(code.get("revision", "unknown")) for code, _ in made)
+    dirty = sum(bool(code.get("dirty")) for code, _ in made)
     warning = ""
     if dirty:
-        warning = (
-            f"The working tree had uncommitted changes in {dirty} of {len(records)} runs: the revision alone "
-            f"does not give their code back."
-        )
-    names = dict.fromkeys(key for r in records for key in r.versions)
-    rows = [[key, tables.said(tables.together(r.versions.get(key) for r in records))] for key in names]
-    rows += [["git revision", ", ".join(revisions)]] if records else []
+        where = f" in {dirty} of {len(made)} runs" if len(made) > 1 else ""
+        warning = f"The working tree had uncommitted changes{where}: the revision alone does not give the code back."
+    names = dict.fromkeys(key for _, versions in made for key in versions)
+    rows = [[key, tables.said(tables.together(versions.get(key) for _, versions in made))] for key in names]
+    rows += [["git revision", ", ".join(revisions)]] if made else []
     table = Table("Versions", ["part", "version"], rows)
     return Section("How to reproduce it", warning=warning, command=command, tables=[table])

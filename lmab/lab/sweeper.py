@@ -15,12 +15,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
-from lmab import checks
+from lmab import checks, facts
 from lmab.data import cache
 from lmab.lab import claim as claims
-from lmab.lab import display, guard, report
+from lmab.lab import display, exact, guard, report, sheet
 from lmab.lab.conclusion import Cell, conclude
 from lmab.run import rehearse, resolve
+from lmab.sizes import sizes
 from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hydra.types import HydraContext, TaskFunction
+
+    from lmab.lab.exact import Computed
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,12 @@ def _compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
     return cfg
 
 
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    values = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
 def _quoted(**values: str) -> str:
     inner = ",".join(f"{key}:'{value}'" for key, value in values.items())
     return "{" + inner + "}"
@@ -67,18 +76,42 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
             )
     claim = claims.load(str(chosen), {str(k): v for k, v in given.items() if k in checks.CLAIM})
     shared = _shared(hydra, claim, arguments)
+    changes = [line for line in (*_asked(arguments), *shared) if not line.lstrip("+").startswith(_HARMLESS)]
+    asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
+    if claim.exact:
+        return _compute(hydra, claim, shared, changes, asked)
     cells = _cells(hydra, claim, shared)
     store = Store(cells[0].config["store"])
     departures = _departures(hydra, claim, shared, cells[0].config)
     execute(hydra, claim.name, cells, store)
     records = _records(store, cells)
-    changes = [line for line in (*_asked(arguments), *shared) if not line.lstrip("+").startswith(_HARMLESS)]
     conclusion = conclude(claim, cells, records, changes)
-    asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
     paths = report.write(store.root / "reports", conclusion, cells, asked, departures)
     report.say(conclusion, paths)
     _fail(cells, records)
     return conclusion
+
+
+def _compute(hydra: Hydra, claim: claims.Claim, shared: list[str], changes: list[str], asked: list[str]) -> Computed:
+    """Answer an exact claim: the arms are composed and counted, and nothing is run."""
+    configs: dict[str, dict[str, Any]] = {}
+    for arm, lines in claim.arms.items():
+        cfg = _compose(hydra, [*claim.base, *shared, *lines])
+        configs[arm] = checks.checked(_plain(cfg))
+    claims.refuse_twins(claim, configs)
+    first = next(iter(configs.values()))
+    computed = exact.compute(
+        claim,
+        str(first["budget"]["name"]),
+        {arm: sizes(config) for arm, config in configs.items()},
+        changes,
+        code=facts.code(),
+        versions=facts.versions(),
+    )
+    root = Store(first["store"]).root / "reports"
+    paths = sheet.write(root, computed, configs, asked, _departures(hydra, claim, shared, first))
+    sheet.say(computed, paths)
+    return computed
 
 
 def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str]:
@@ -128,12 +161,8 @@ def _departures(hydra: Hydra, claim: claims.Claim, shared: list[str], here: dict
     arm = next(iter(claim.arms.values()))
     chosen = [line for line in shared if line.lstrip("+").startswith("corpus")]  # the text is the user's to choose
     cfg = _compose(hydra, [*claim.base, *chosen, *arm, "budget=paper", f"seed={here['seed']}"])
-    paper = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(paper, dict)
     shown = ("model", "objective", "segments", "tokenizer", "optim", "schedule", "precision", "split", "trainer")
-    pair = [
-        {key: config[key] for key in shown} for config in (checks.typed({str(k): v for k, v in paper.items()}), here)
-    ]
+    pair = [{key: config[key] for key in shown} for config in (checks.typed(_plain(cfg)), here)]
     return {key: values for key, values in guard.differences(pair).items() if key not in (*_LOGISTICS, *OUTSIDE)}
 
 

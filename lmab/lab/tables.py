@@ -41,6 +41,9 @@ _COST = {
 }
 
 
+_LETTERS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "K"}
+
+
 @dataclass(frozen=True)
 class Table:
     """Cells as words; the first column names the row. name: of the table, for those who do not see it."""
@@ -56,7 +59,7 @@ class Table:
     def right(self, column: int) -> bool:
         """Is this a column of numbers? They stand flush right."""
         cells = [row[column] for row in self.rows if row[column] not in ("", NOTHING, UNBOUNDED)]
-        return column > 0 and bool(cells) and all(re.fullmatch(r"[-+\[\]\d.,∞e ]+", cell) for cell in cells)
+        return column > 0 and bool(cells) and all(re.fullmatch(r"[-+\[\]\d.,∞e %]+", cell) for cell in cells)
 
     def markdown(self) -> str:
         """As GitHub reads it."""
@@ -98,6 +101,15 @@ def number(value: Any) -> str:
     if abs(value) >= 1e9:
         return f"{value:.3e}"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def compact(value: float) -> str:
+    """Three digits and a letter, as papers print counts: 17.7M."""
+    digits = float(f"{value:.3g}")
+    for scale, letter in _LETTERS.items():
+        if abs(digits) >= scale:
+            return f"{digits / scale:g}{letter}"
+    return f"{digits:g}"
 
 
 def score(value: float, sign: str = "") -> str:
@@ -209,7 +221,7 @@ def outside(key: str) -> bool:
     return any(key == path or key.startswith(f"{path}.") for path in OUTSIDE)
 
 
-def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str) -> Table | None:
+def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str, note: str) -> Table | None:
     """The paper's own figures beside ours. given: `columns`, and arm -> values, a value, or name -> value."""
     arms = {arm: row for arm, row in given.items() if arm != "columns"}
     columns = [str(c) for c in given.get("columns") or []]
@@ -228,7 +240,6 @@ def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str) -> 
         cells = row if isinstance(row, list) else [row]
         cells = [NOTHING if v is None else said(v) for v in cells]
         rows.append([arm, *cells, *[NOTHING] * (len(columns) - len(cells)), ours.get(arm, NOTHING)])
-    note = "Shown for comparison of direction only: other data, other sizes. No rule uses these figures."
     return Table("The paper's figures", ["arm", *columns, f"here: {metric}"], rows, note)
 
 

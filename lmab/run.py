@@ -41,6 +41,8 @@ def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
     for key in ("corpus", "task"):
         if config[key] is not None:
             config[key]["fingerprint"] = _fingerprint(json.dumps(config[key]))
+    if "path" in config["tokenizer"] and "fingerprint" not in config["tokenizer"]:
+        config["tokenizer"]["fingerprint"] = _fingerprint(json.dumps(config["tokenizer"]))
     return config, signature(config)
 
 

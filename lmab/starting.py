@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from lmab.interop import checkpoint
 from lmab.store import Store
 from lmab.train.callbacks import last_whole
 from lmab.types import BadInput
@@ -87,9 +88,7 @@ def of_checkpoint(given: str) -> Start:
 
 
 @cache
-def _checkpoint(given: str) -> Any:
-    from lmab.interop import checkpoint
-
+def _checkpoint(given: str) -> checkpoint.Found:
     return checkpoint.read(checkpoint.minilm() if given == "minilm" else checkpoint.find(given.removeprefix("hf:")))
 
 

@@ -15,6 +15,8 @@ from lmab.data.module import Data
 from lmab.data.order import HeldOut, training
 from lmab.data.prepare import Prepared, prepare
 from lmab.data.rows import Rows
+from lmab.data.tasks import prepare_task
+from lmab.data.tokenizer import Ready
 from lmab.rng import derive
 from lmab.train.learner import Learner, Learning
 from lmab.types import BadInput
@@ -48,15 +50,11 @@ def build_prepared(config: Mapping[str, Any]) -> Prepared:
     start, task = config["start"], config["task"]
     if start is not None and "run" in start:
         # The text of the run it starts from may be another, and its numbers mean what they meant there.
-        from lmab.data.tokenizer import Ready
-
-        learner: Any = Ready(path=str(build_prepared(start["config"]).tokenizer))
+        learner: Any = Ready(path=str(build_prepared(start["config"]).tokenizer), vocab=config["model"]["vocab"])
     else:
         learner = named(config["tokenizer"])
     root, split, segments = Path(config["store"]) / "data", make(config["split"]), make(config["segments"])
     if task is not None:
-        from lmab.data.tasks import prepare_task
-
         return prepare_task(
             root,
             task=named(task),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import pydoc
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from lmab.data.tokenizer import ByteLevelBPE
 from lmab.run import resolve, run
 
 if TYPE_CHECKING:
@@ -19,8 +22,27 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONF = Path(__file__).parents[1] / "conf"
-GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "sweeps"))
-NEEDS = {"corpus=files": ["corpus.path={reviews}"], "corpus=hub": ["corpus.name={folder}", "corpus.column=text"]}
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "sweeps", "recipe"))
+GLUE = ("cola", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
+# What a choice cannot do without, beside the default ones.
+NEEDS = {
+    "corpus=files": ["corpus.path={reviews}"],
+    "corpus=hub": ["corpus.name={folder}", "corpus.column=text"],
+    "objective=[nsp]": ["segments=segment_pair", "segments@evaluation.segments=segment_pair"],
+    "objective=[sop]": [
+        "segments=segment_pair",
+        "segments@evaluation.segments=segment_pair",
+        "segments.negatives=swap",
+        "evaluation.segments.negatives=swap",
+    ],
+    "objective=[plm]": ["model=xlnet"],
+    "objective=[classify]": ["task=rotten_tomatoes"],
+    "task=files": ["objective=[classify]", "task.path={labels}", "task.classes=2"],
+    "task=hub": ["objective=[classify]", "task.name={tables}", "task.classes=2"],
+    "tokenizer=ready": ["tokenizer.path={tokenizer}"],
+}
+# These only choose sizes, or need the network: they are composed and not run.
+UNRUN = ("budget=", "size=", *(f"task={name}" for name in GLUE))
 
 
 def _choices() -> Iterator[str]:
@@ -37,11 +59,22 @@ CHOICES = list(_choices())
 def texts(tmp_path_factory: pytest.TempPathFactory, reviews: list[str]) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("texts")
     (folder / "reviews.txt").write_text("\n\n".join(reviews), encoding="utf-8")
-    return {"reviews": str(folder / "reviews.txt"), "folder": str(folder)}
+    (folder / "tables").mkdir()
+    lines = [{"text": review, "label": number % 2} for number, review in enumerate(reviews)]
+    (folder / "tables" / "train.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    ByteLevelBPE(vocab=400).learn(reviews).save(str(folder / "tokenizer.json"))
+    return {
+        "reviews": str(folder / "reviews.txt"),
+        "folder": str(folder),
+        "labels": str(folder / "tables" / "train.jsonl"),
+        "tables": str(folder / "tables"),
+        "tokenizer": str(folder / "tokenizer.json"),
+    }
 
 
 def _chosen(choice: str, texts: dict[str, str]) -> list[str]:
-    return [choice, *(need.format(**texts) for need in NEEDS.get(choice, []))]
+    needs = NEEDS.get(choice, ["objective=[classify]"] if choice.startswith("task=") else [])
+    return [choice, *(need.format(**texts) for need in needs)]
 
 
 def _targets(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -67,7 +100,7 @@ def test_a_choice_shows_every_knob_of_its_class(
         assert knobs == set(node) - {"_target_"}, f"{path} hides or invents a knob of {node['_target_']}"
 
 
-@pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith("budget=")])
+@pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith(UNRUN)])
 def test_a_choice_takes_two_steps_and_is_scored(
     choice: str, composed: Callable[..., DictConfig], texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -77,7 +110,11 @@ def test_a_choice_takes_two_steps_and_is_scored(
     assert record.state == "done"
     assert record.step == 2
     # Two steps teach nothing, but the first weights may not be worse than a guess by much.
-    assert record.metrics["test/mlm_loss"] < math.log(record.config["model"]["vocab"]) + 0.5
+    losses = {name: value for name, value in record.metrics.items() if re.fullmatch("test/.*_loss", name)}
+    assert losses
+    for name, value in losses.items():
+        tokens = name in ("test/mlm_loss", "test/clm_loss", "test/plm_loss")
+        assert value < math.log(record.config["model"]["vocab"] if tokens else 5) + 0.5
 
 
 @pytest.mark.parametrize("budget", sorted(p.stem for p in (CONF / "budget").glob("*.yaml")))
@@ -86,6 +123,17 @@ def test_every_budget_says_the_same_things(budget: str, composed: Callable[..., 
     smoke, _ = resolve(composed())
     assert set(config["budget"]) == set(smoke["budget"])
     assert config["budget"]["name"] == budget
+
+
+@pytest.mark.parametrize("recipe", sorted(p.stem for p in (CONF / "recipe").glob("*.yaml")))
+def test_a_recipe_belongs_to_a_budget_and_a_model_and_says_nothing_new(
+    recipe: str, composed: Callable[..., DictConfig]
+) -> None:
+    budget, _, model = recipe.partition("_")
+    said = OmegaConf.load(CONF / "recipe" / f"{recipe}.yaml")
+    values = composed(f"budget={budget}", f"model={model}").budget
+    assert set(said) <= set(composed().budget)
+    assert OmegaConf.merge(values, said) == values
 
 
 def test_the_budget_alone_is_no_part_of_the_signature(composed: Callable[..., DictConfig]) -> None:

@@ -10,28 +10,33 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "lmab").rglob("*.py"))
 
+# One run: from a configuration to a record, and what is done with one that is there.
+_RUN = {"run", "wiring", "starting", "checks", "facts", "machine", "cost", "sizes", "trained", "generate", "export"}
+
 # Room -> floor. A room may import what lies on a lower floor, and itself.
 FLOORS = {
     **dict.fromkeys(("types", "store", "rng"), 0),
     **dict.fromkeys(("nn", "train", "data"), 1),
-    **dict.fromkeys(("models", "objectives"), 2),
-    **dict.fromkeys(("run", "checks", "facts", "machine"), 3),
+    **dict.fromkeys(("models", "objectives", "interop"), 2),
+    **dict.fromkeys(_RUN, 3),
     "lab": 4,
     "__main__": 5,
 }
 # Rooms that stand on one floor because they make up one thing.
-TOGETHER = [{"types", "store", "rng"}, {"run", "checks", "facts", "machine"}]
+TOGETHER = [{"types", "store", "rng"}, _RUN]
 
 LIBRARIES = {
-    "hydra": {"lmab/run.py", "lmab/lab"},
-    "omegaconf": {"lmab/run.py", "lmab/lab"},
+    "hydra": {"lmab/wiring.py", "lmab/starting.py", "lmab/lab"},
+    "omegaconf": {"lmab/run.py", "lmab/starting.py", "lmab/lab"},
     "pytorch_lightning": {"lmab/train", "lmab/data/module.py", "lmab/run.py"},
     "datasets": {"lmab/data"},
-    "tokenizers": {"lmab/data"},
+    "tokenizers": {"lmab/data", "lmab/interop"},
     "sentencex": {"lmab/data"},
     "optuna": {"lmab/lab"},
     "scipy": {"lmab/lab"},
     "matplotlib": {"lmab/lab"},
+    "safetensors": {"lmab/interop"},
+    "huggingface_hub": {"lmab/interop"},
     "wandb": {"lmab/train/wandb_tracker.py"},
 }
 

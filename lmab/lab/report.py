@@ -213,8 +213,8 @@ def _differences(conclusion: Conclusion) -> plots.Figure | None:
         drawn.append(Row(statement.label, values, j.gain, margins, list(scores).index(statement.about)))
     if not any(row.values for row in drawn):
         return None
-    shares = not all(j.statement.pair for j in findings.judged(conclusion))
-    axis = f"gain ({measure.unit}); to the right the first is better{', or the share larger' if shares else ''}"
+    pairs = all(j.statement.pair for j in findings.judged(conclusion))
+    axis = f"gain ({measure.unit}); to the right the first is {'better' if pairs else 'more'}"
     return plots.rows("Paired differences, seed by seed", drawn, axis, zero=True)
 
 

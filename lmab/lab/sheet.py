@@ -56,8 +56,8 @@ def say(computed: Computed, paths: Paths) -> None:
 
 
 def _results(computed: Computed) -> list[Table]:
-    names = list(dict.fromkeys(name for known in computed.figures.values() for name in known))
-    arms = [[arm, *(tables.number(known.get(name)) for name in names)] for arm, known in computed.figures.items()]
+    names = list(next(iter(computed.figures.values())))
+    arms = [[arm, *(f"{known[name]:,.0f}" for name in names)] for arm, known in computed.figures.items()]
     rules = [
         [
             " over ".join(c.rule.named),

@@ -407,6 +407,30 @@ def test_numbers(value: Any, words: str) -> None:
     assert tables.number(value) == words
 
 
+def test_a_share_of_a_drop_is_told_and_drawn(tmp_path: Path) -> None:
+    rule = {"rule": "share", "whole": ["dynamic", "once"], "part": ["ten", "once"], "least": 0.5}
+    conclusion, cells, _ = concluded(verdict=rule)
+    assert conclusion.answer == "reproduced"
+    words = "the step from ten to once accounts for at least 0.5 of the drop from dynamic to once"
+    assert "dynamic is better than once: gain +0.4" in conclusion.sentence
+    assert words in conclusion.sentence
+    paths = report.write(tmp_path, conclusion, cells, ["sweeps=roberta/masking"])
+    read = harmless(paths.html.read_text(encoding="utf-8"))
+    label = "ten over once, less 0.5 of dynamic over once"
+    for said in (words, label, "to the right the first is more"):
+        assert said in read.text
+    assert label in paths.markdown.read_text(encoding="utf-8")
+    rows = {row["arm"]: row for row in csv.DictReader(io.StringIO(paths.csv.read_text(encoding="utf-8")))}
+    means = {arm: float(row["mean"]) for arm, row in rows.items()}
+    gain = (means["once"] - means["ten"]) - 0.5 * (means["once"] - means["dynamic"])
+    assert float(rows["once"][f"gain of {label}"]) == pytest.approx(gain)
+    assert rows["ten"][f"gain of {label}"] == ""
+    figure = (paths.html.parent / "differences.svg").read_text(encoding="utf-8")
+    assert len(re.findall(r"<use [^>]*opacity", figure)) == 2 * len(SEEDS)
+    data = json.loads(paths.verdict.read_text(encoding="utf-8"))
+    assert data["verdict"]["judged"][1]["statement"]["contrast"] == {"once": -0.5, "ten": 1, "dynamic": -0.5}
+
+
 # Comparisons
 
 

@@ -2,8 +2,8 @@
 
     <store>/data/<key>/sentences   train.arrow validation.arrow test.arrow: document, sentence; train.npy: the
                                    training documents in the order in which a smaller share takes them
-    <store>/data/<key>/tokenizer   tokenizer.json, from the training split alone
-    <store>/data/<key>/rows        one Arrow file, memory-mapped and shared by every run
+    <store>/data/<key>/tokenizer   and
+    <store>/data/<key>/rows        as building.py says
 
 The split comes first, by document, before anything is learnt.
 """
@@ -13,34 +13,29 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, Value
 from datasets.arrow_writer import ArrowWriter
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without stubs)
-from tokenizers import Tokenizer
 
 from lmab.data import cache
+from lmab.data.building import PARTS, VERSION, Prepared, gathered, settings, taken, tokenized, write
 from lmab.data.streams import Streams
-from lmab.data.tokenizer import vocabulary
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from lmab.data.building import Tokenized
     from lmab.data.corpus import Corpus
     from lmab.data.segments import Segments
     from lmab.data.tokenizer import Learner
-    from lmab.types import Vocabulary
 
-PARTS = ("train", "validation", "test")
-# Part of every key: raise it when the same settings would make other files.
-_VERSION = 4
 _SENTENCE = Features({"document": Value("int32"), "sentence": Value("string")})
 
 
@@ -108,12 +103,6 @@ def _sentences(corpus: Corpus, split: Split, folder: Path) -> None:
     np.save(folder / "train.npy", np.array([number for number, part in parts.items() if part == "train"]))
 
 
-def _share(source: Path, share: float) -> set[int]:
-    """The numbers of the first training documents, at least one."""
-    order = np.load(source / "train.npy")
-    return set(order[: max(1, round(share * len(order)))].tolist())
-
-
 def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The documents of a part in the order of the file, each with its sentences."""
     pairs = (
@@ -125,77 +114,26 @@ def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, [sentence for _, sentence in group]
 
 
-def _rows(
-    tokenizer: Tokenizer,
-    words: Vocabulary,
-    segments: Segments,
-    source: Path,
-    folder: Path,
-    chosen: Container[int] | None,
-) -> None:
-    """Write the rows of a part. chosen: numbers of the documents that are read; None for all."""
-    columns = {
-        # Padded on disk to one length, so that memory is mapped as a matrix.
-        "tokens": List(Value("int32"), length=segments.length),
-        "length": Value("int32"),
-        "second": Value("int32"),
-        "label": Value("float64"),
-        "document": Value("int32"),
-    }
-    if segments.contiguous:
-        columns["past"] = Value("int64")
+def _rows(made: Tokenized, segments: Segments, source: Path, folder: Path, share: float) -> None:
+    """Write the rows of a part. source: its sentences. share: of its documents, for the training part."""
+    chosen = None if share == 1 else taken(source.parent, share)
 
     def numbered() -> Iterator[tuple[int, list[list[int]]]]:
         for number, sentences in _documents(source):
             if chosen is None or number in chosen:
-                encoded = tokenizer.encode_batch(sentences, add_special_tokens=False)
+                encoded = made.tokenizer.encode_batch(sentences, add_special_tokens=False)
                 yield number, [e.ids for e in encoded]
 
-    counts = np.zeros(words.size, dtype=np.int64)
-    writer = ArrowWriter(path=str(folder / "rows.arrow"), features=Features(columns), writer_batch_size=10_000)
-    for row in segments.rows(numbered(), words):
-        counts += np.bincount(row.tokens, minlength=words.size)
-        missing = segments.length - len(row.tokens)
-        stored = {
-            "tokens": row.tokens + [words.pad] * missing,
-            "length": len(row.tokens),
-            "second": row.second,
-            "label": math.nan if row.label is None else row.label,
-            "document": row.document,
-        }
-        writer.write(stored | {"past": row.past} if segments.contiguous else stored)
-    written, _ = writer.finalize()
-    if not written:
-        raise BadInput(
-            f"The corpus left no rows for {source.stem}: its documents hold no words, or too few for one row of "
-            f"{type(segments).__name__}."
-        )
-    counts[words.special] = 0
-    facts = {"rows": written, "tokens": int(counts.sum()), "counts": counts.tolist()}
+    facts = write(
+        segments.rows(numbered(), made.vocabulary),
+        made.vocabulary,
+        folder,
+        length=segments.length,
+        streams=segments.contiguous,
+        nothing=f"The corpus left no rows for {source.stem}: its documents hold no words, or too few for one row of "
+        f"{type(segments).__name__}.",
+    )
     (folder / "facts.json").write_text(json.dumps(facts))
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Where the rows of a corpus lie, and what is known of them."""
-
-    folders: dict[str, Path]  # part -> folder of its rows
-    tokenizer: Path
-    vocabulary: Vocabulary
-    counts: dict[str, np.ndarray]  # part -> [V] how often each type stands there, special ones left out
-    facts: dict[str, Any]
-
-    def unigram_nats(self, part: str = "test") -> float:
-        """Cross entropy of a part under the training split's unigram distribution (add-one), in nats a token:
-        the plateau on which a masked LM first sits."""
-        train, held = self.counts["train"] + ~self.vocabulary.special, self.counts[part]
-        with np.errstate(divide="ignore"):
-            nats = -np.log(train / train.sum())
-        return float((held * np.where(held > 0, nats, 0.0)).sum() / held.sum())
-
-
-def _settings(thing: Any) -> list[Any]:
-    return [type(thing).__name__, asdict(thing)]
 
 
 def prepare(
@@ -218,35 +156,18 @@ def prepare(
             "evaluation.segments.cross=true joins documents to one stream, and held-out scores are kept by document: "
             "give evaluation.segments.cross=false."
         )
-    stage = cache.key(_VERSION, fingerprint, _settings(replace(split, share=1.0)), version("sentencex"))
+    stage = cache.key(VERSION, fingerprint, settings(replace(split, share=1.0)), version("sentencex"))
     source = cache.build(root / stage / "sentences", lambda draft: _sentences(corpus, split, draft))
-
-    stage = cache.key(stage, _settings(learner), version("tokenizers"))
-
-    def learn(draft: Path) -> None:
-        text = (s for _, sentences in _documents(source / "train.arrow") for s in sentences)
-        learner.learn(text).save(str(draft / "tokenizer.json"))
-
-    path = cache.build(root / stage / "tokenizer", learn) / "tokenizer.json"
-    tokenizer = cache.readable(path.parent, lambda: Tokenizer.from_file(str(path)))
-    tokenizer.encode_special_tokens = True  # a text that says [MASK] is text
-    words = vocabulary(tokenizer, learner.vocab)
+    text = (sentence for _, sentences in _documents(source / "train.arrow") for sentence in sentences)
+    made = tokenized(root, stage, learner, text)
 
     folders: dict[str, Path] = {}
-    counts: dict[str, np.ndarray] = {}
-    facts: dict[str, Any] = {"types": tokenizer.get_vocab_size()}
     for part in PARTS:
         format_, share = (segments, split.share) if part == "train" else (held_out, 1.0)
-        name = cache.key(stage, part, _settings(format_), share)
 
         def cut(draft: Path, part: str = part, format_: Segments = format_, share: float = share) -> None:
-            chosen = None if share == 1 else _share(source, share)
-            _rows(tokenizer, words, format_, source / f"{part}.arrow", draft, chosen)
+            _rows(made, format_, source / f"{part}.arrow", draft, share)
 
+        name = cache.key(made.stage, part, settings(format_), share)
         folders[part] = cache.build(root / name / "rows", cut)
-        known = json.loads((folders[part] / "facts.json").read_text())
-        counts[part] = np.array(known.pop("counts"))
-        facts[part] = known
-    prepared = Prepared(folders, path, words, counts, facts)
-    facts["unigram_nats"] = {part: prepared.unigram_nats(part) for part in ("validation", "test")}
-    return prepared
+    return gathered(folders, made)

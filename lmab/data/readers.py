@@ -28,17 +28,22 @@ def texts(rows: Rows, whole: str, largest: int | None = None) -> Iterator[str]:
     """The texts of the rows, each seen to be one; null and blank ones are none."""
     some = False
     for where, value in rows:
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise BadInput(f"{where} is not text but {type(value).__name__}")
-        if largest is not None and len(value) > largest:
-            raise _too_long(where, largest)
-        if text := value.strip():
+        if said := text(where, value, largest):
             some = True
-            yield text
+            yield said
     if not some:
         raise BadInput(f"{whole} holds no document")
+
+
+def text(where: str, value: object, largest: int | None = None) -> str:
+    """A value as text, stripped; null is an empty one. BadInput: it is something else, or longer than `largest`."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadInput(f"{where} is not text but {type(value).__name__}")
+    if largest is not None and len(value) > largest:
+        raise _too_long(where, largest)
+    return value.strip()
 
 
 def read(path: Path, column: str, largest: int, *, whole: bool) -> Rows:

@@ -1,7 +1,9 @@
-"""Text to numbers: WordPiece (BERT) and byte-level BPE (RoBERTa), learnt from the training split alone."""
+"""Text to numbers: WordPiece (BERT) and byte-level BPE (RoBERTa), learnt from the training split alone, or a published
+tokenizer as it is."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -9,19 +11,34 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from lmab.data.readers import existing, phrase
 from lmab.types import BadInput, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 _BYTES = pre_tokenizers.ByteLevel.alphabet()
-_SPACE = "Ġ"  # how byte-level BPE writes the space before a word
+# How the space before a word is written by SentencePiece and by byte-level BPE. No byte is written with the first, so
+# the second is looked for after it.
+_SPACES = ("▁", "Ġ")
+# What the special types are for, and their names in published tokenizers. XLNet has <s> and </s> besides its own.
+_NAMES = {
+    "padding": ("[PAD]", "<pad>"),
+    "what is unknown": ("[UNK]", "<unk>"),
+    "the first place of a row": ("[CLS]", "<cls>", "<s>"),
+    "the last place of a row": ("[SEP]", "<sep>", "</s>"),
+    "what is masked": ("[MASK]", "<mask>"),
+}
 
 
 class Learner(Protocol):
     """Makes a tokenizer from text. Its fields are what can be ablated."""
 
-    vocab: int
+    @property
+    def vocab(self) -> int | None:
+        """Types in the model's table; None: as many as the tokenizer has."""
+        ...
 
     def learn(self, sentences: Iterable[str]) -> Tokenizer: ...
 
@@ -101,16 +118,87 @@ class ByteLevelBPE:
         return tokenizer
 
 
-def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
-    """The numbers of a tokenizer. The first five types are the special ones, in the order that both
-    tokenizers above give them. size: of the model's table, which a small text may not fill."""
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A tokenizer that was learnt elsewhere, such as the one that a published model reads through.
+
+    path: of a tokenizer.json, or of the folder that holds it. vocab: types in the model's table, at least those of the
+    tokenizer; None: as many as it has. What it splits text into is taken as published: one that writes no space before
+    the first word of a text, as RoBERTa's, takes that word for a continuation.
+    """
+
+    path: str
+    vocab: int | None = None
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits of what stands in the file, wherever it lies."""
+        return hashlib.blake2b(self._file().read_bytes(), digest_size=8).hexdigest()
+
+    def learn(self, sentences: Iterable[str]) -> Tokenizer:
+        """The tokenizer; the text teaches it nothing, and is not read."""
+        path = self._file()
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise BadInput(f"tokenizer.path={path} is no tokenizer.json: {phrase(error)}") from error
+        # Published ones cut and pad every text to the length that they were last used with.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def _file(self) -> Path:
+        path = existing(self.path)
+        return existing(path / "tokenizer.json") if path.is_dir() else path
+
+
+def vocabulary(tokenizer: Tokenizer, size: int | None) -> Vocabulary:
+    """The numbers of a tokenizer, whose special types are found by their usual names.
+
+    size: of the model's table, which a small text may not fill; None: as many types as there are. BadInput: a smaller
+    one, a special type that is missing, types that do not say where a word begins.
+    """
     types = tokenizer.get_vocab()
-    special = np.ones(size, dtype=bool)
+    least = max(types.values()) + 1
+    size = least if size is None else size
+    if size < least:
+        raise BadInput(
+            f"tokenizer.vocab={size} is smaller than the tokenizer, which has {least} types: give the model as many, "
+            f"budget.vocab={least}."
+        )
+    pad, unknown, first, last, mask = (_number(types, purpose) for purpose in _NAMES)
+    named = [pad, unknown, first, last, mask]
+    named += [number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special]
+    special = np.ones(size, dtype=bool)  # numbers that no type has are never drawn either
+    special[list(types.values())] = False
+    special[named] = True
     continues = np.zeros(size, dtype=bool)
-    byte_level = "<s>" in types
+    continuing = _continuing(tokenizer, types)
     for text, number in types.items():
-        special[number] = number < 5
-        continues[number] = not text.startswith(_SPACE) if byte_level else text.startswith("##")
+        continues[number] = not special[number] and continuing(text)
     return Vocabulary(
-        size=size, pad=0, unknown=1, first=2, last=3, mask=4, special=special, continues=continues & ~special
+        size=size, pad=pad, unknown=unknown, first=first, last=last, mask=mask, special=special, continues=continues
+    )
+
+
+def _number(types: dict[str, int], purpose: str) -> int:
+    for name in _NAMES[purpose]:
+        if name in types:
+            return types[name]
+    raise BadInput(
+        f"tokenizer.path leads to a tokenizer without a special type for {purpose}, named "
+        f"{' or '.join(_NAMES[purpose])}: give another, or learn one with tokenizer=wordpiece."
+    )
+
+
+def _continuing(tokenizer: Tokenizer, types: dict[str, int]) -> Callable[[str], bool]:
+    """Tells the types that continue a word from those that begin one."""
+    prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
+    if prefix:
+        return lambda text: text.startswith(prefix)
+    for space in _SPACES:
+        if any(text.startswith(space) for text in types):
+            return lambda text: not text.startswith(space)
+    raise BadInput(
+        "tokenizer.path leads to a tokenizer whose types do not say where a word begins, as ##, ▁ or Ġ would: give "
+        "another, or learn one with tokenizer=wordpiece."
     )

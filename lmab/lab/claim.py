@@ -168,6 +168,8 @@ def _refuse_seeds(values: dict[str, Any], *, exact: bool) -> None:
 
 
 def _refuse(claim: Claim) -> None:
+    if len(claim.arms) < 2 and not claim.exact:
+        raise BadInput(f"It has {len(claim.arms)} arm: a claim compares at least two.")
     for arm in (arm for rule in claim.verdict for arm in rule.named):
         if arm not in claim.arms:
             raise BadInput(f"Its verdict names the arm {arm!r}: {checks.nearest(arm, list(claim.arms))}")
@@ -175,8 +177,6 @@ def _refuse(claim: Claim) -> None:
         raise BadInput("Its figures are computed, and none is better: leave out measure.better.")
     if claim.exact:
         return
-    if len(claim.arms) < 2:
-        raise BadInput(f"It has {len(claim.arms)} arm: a claim compares at least two.")
     if claim.measure.better is None:
         raise BadInput("It has no measure.better: say whether lower or higher is better.")
     if len(set(claim.seeds)) < len(claim.seeds):

@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from lmab.cost import latency
 from lmab.rng import derive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmab.cost import Peak
     from lmab.data.module import Data
     from lmab.data.prepare import Prepared
     from lmab.store import Record
@@ -94,9 +96,12 @@ def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, floa
     return found
 
 
-def cost(learner: Learner, data: Data, tokens: int, seconds: float) -> dict[str, float]:
+def cost(learner: Learner, data: Data, tokens: int, seconds: float, peak: Peak) -> dict[str, float]:
     """parameters: each counted once, however often it is used. flops_a_token: of one training step (forward and
-    twice that for backward), counted by torch on a real batch; padding counts, since it is computed."""
+    twice that for backward, of which a probe has next to nothing), counted by torch on a real batch; padding counts,
+    since it is computed. latency_1, latency_32: seconds of a forward pass over so many full rows. peak_memory: bytes,
+    since the run began."""
+    memory = peak.bytes()
     # The first training rows under the frozen masks: the same for every seed, whatever each draws.
     index = np.arange(min(data.train.micro, len(data.train.rows)))
     micro = data.test.collate(data.train.rows.take(index, np.zeros_like(index))).to(learner.device)
@@ -119,5 +124,8 @@ def cost(learner: Learner, data: Data, tokens: int, seconds: float) -> dict[str,
         "tokens": tokens,
         "tokens_a_second": tokens / seconds if seconds else math.nan,
         "parameters": sum(p.numel() for p in learner.parameters()),
-        "flops_a_token": 3 * counter.get_total_flops() / micro.tokens.numel(),
+        "flops_a_token": (1 if learner.learning.frozen else 3) * counter.get_total_flops() / micro.tokens.numel(),
+        "latency_1": latency(learner.network, data.train.rows.width, 1, learner.device),
+        "latency_32": latency(learner.network, data.train.rows.width, 32, learner.device),
+        "peak_memory": memory,
     }

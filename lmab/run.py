@@ -16,6 +16,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lmab import checks, facts, starting
+from lmab.cost import Peak
 from lmab.machine import machine
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
@@ -204,6 +205,8 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
         default_root_dir=str(folder.parent),
     )
     record.facts["device"] = str(trainer.strategy.root_device)  # what accelerator=auto came to
+    peak = Peak(trainer.strategy.root_device)
+    peak.reset()
     best = folder / "best.ckpt"
     if held["checkpoint"] == "best" and best.exists() and (broken := damage(best)):
         # The weights it held are those of a step that lies behind: only from the start do they come again.
@@ -224,5 +227,5 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     documents = learner.test_documents()
     record.scores = {name: score for name, (score, _) in documents.items()}
     record.weights = {name: weight for name, (_, weight) in documents.items()}
-    record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0))
+    record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0), peak)
     record.cost["test_seconds"] = time.perf_counter() - began

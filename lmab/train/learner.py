@@ -132,17 +132,17 @@ class Learner(pl.LightningModule):
     def training_step(self, batch: tuple[Batch, ...], batch_idx: int) -> dict[str, Any]:
         totals = {name: max(1, sum(len(micro.targets[name].places) for micro in batch)) for name in self.objectives}
         sums = dict.fromkeys(self.objectives, torch.zeros((), device=self.device))
-        # Dropout draws from torch's global generator: it is set by (seed, step) and put back, so that what a
-        # step draws does not depend on what was drawn before.
+        # Dropout draws from torch's global generator: it is set by (seed, step, micro-batch) and put back, so that
+        # what is drawn does not depend on what was drawn before, nor on the head of a further objective.
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            # Not torch.manual_seed: it keeps a stack trace for a CUDA that may never come, every time.
-            for generator in (
-                torch.default_generator,
-                *(torch.cuda.default_generators[d.index] for d in devices),
-            ):
-                generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step))
             for number, micro in enumerate(batch):
+                # Not torch.manual_seed: it keeps a stack trace for a CUDA that may never come, every time.
+                for generator in (
+                    torch.default_generator,
+                    *(torch.cuda.default_generators[d.index] for d in devices),
+                ):
+                    generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step, number))
                 loss = torch.zeros((), device=self.device)
                 for name, weight, outcome in self.outcomes(micro, "train", number):
                     total = outcome.losses.sum()

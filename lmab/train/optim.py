@@ -48,8 +48,8 @@ def _counts(warmup: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+class Moments:
+    """The knobs of optimisers that divide a mean of gradients by the root of a mean of their squares."""
 
     lr: float
     beta1: float
@@ -64,6 +64,13 @@ class AdamW:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"optim.{name}={getattr(self, name)} cannot work: give a number from 0 to below 1.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise BadInput(f"optim.weight_decay={self.weight_decay} cannot work: give a number from 0 up, 0 for none.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Moments):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     def build(self, module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(

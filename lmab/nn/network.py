@@ -133,14 +133,37 @@ def initialise(module: nn.Module, seed: int | None, rule: Rule, start: Mapping[s
             )
     if seed is None:
         return
-    if any(p.is_meta for p in module.parameters()):
-        module.to_empty(device="cpu")
+    _allocate(module)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name in start:
                 parameter.copy_(start[name])
             else:
                 rule(name, parameter, torch.Generator().manual_seed(derive(seed, "weights", name)))
+
+
+def _allocate(module: nn.Module) -> None:
+    """Memory for the parameters on the meta device. Not `to_empty`: it would give a parameter that several modules
+    share a memory in each of them."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in [*part.named_parameters(recurse=False)]:
+            if parameter.is_meta and parameter not in made:
+                empty = torch.empty_like(parameter, device="cpu")
+                made[parameter] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            setattr(part, name, made.get(parameter, parameter))
+
+
+def _materialise(module: nn.Module) -> None:
+    """Memory for parameters on the meta device. Not torch's to_empty, which gives a parameter that two modules hold
+    to each of them anew, so that nothing would be shared any more."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for part in module.modules():
+        for name, old in part.named_parameters(recurse=False):
+            if old.is_meta:
+                if old not in made:
+                    made[old] = nn.Parameter(torch.empty_like(old, device="cpu"), requires_grad=old.requires_grad)
+                setattr(part, name, made[old])
 
 
 def normal(std: float, embedding_std: float) -> Rule:

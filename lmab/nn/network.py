@@ -133,25 +133,13 @@ def initialise(module: nn.Module, seed: int | None, rule: Rule, start: Mapping[s
             )
     if seed is None:
         return
-    _allocate(module)
+    _materialise(module)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name in start:
                 parameter.copy_(start[name])
             else:
                 rule(name, parameter, torch.Generator().manual_seed(derive(seed, "weights", name)))
-
-
-def _allocate(module: nn.Module) -> None:
-    """Memory for the parameters on the meta device. Not `to_empty`: it would give a parameter that several modules
-    share a memory in each of them."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
-    for part in module.modules():
-        for name, parameter in [*part.named_parameters(recurse=False)]:
-            if parameter.is_meta and parameter not in made:
-                empty = torch.empty_like(parameter, device="cpu")
-                made[parameter] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-            setattr(part, name, made.get(parameter, parameter))
 
 
 def _materialise(module: nn.Module) -> None:

@@ -176,6 +176,20 @@ def generate(root: Path, run: str, prompt: str, tokens: int, memory: int | None,
 
 
 @lmab.command()
+@click.argument("run")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.pass_obj
+def export(root: Path, run: str, folder: Path) -> None:
+    """Write a checkpoint for Hugging Face's transformers. RUN: how the signature of a run begins; FOLDER: a new one."""
+    from lmab import export as exporting
+
+    left = exporting.export(_opened(root), run, folder)
+    print(folder)
+    if left:
+        print(f"Left out, since the run did not teach it or no class of transformers has it: {', '.join(left)}.")
+
+
+@lmab.command()
 @click.argument("name")
 @click.option("--results", default="results", show_default=True, help="The folder of committed evidence.")
 @click.pass_obj

@@ -37,6 +37,7 @@ LIBRARIES = {
     "matplotlib": {"lmab/lab"},
     "safetensors": {"lmab/interop"},
     "huggingface_hub": {"lmab/interop"},
+    "transformers": set(),  # checkpoints go to and from it, and tests compare with it
     "wandb": {"lmab/train/wandb_tracker.py"},
 }
 

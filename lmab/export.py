@@ -1,0 +1,28 @@
+"""A trained run as a Hugging Face checkpoint, which transformers opens by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmab.interop import checkpoint
+from lmab.trained import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lmab.store import Store
+
+
+def export(store: Store, given: str, folder: Path) -> list[str]:
+    """Write the weights with which a run was scored, and its tokenizer, to a new folder.
+
+    given: how the run's signature begins. Returns the modules that are left out: those that have no place there, such
+    as the classifier of a task, and the scores over the vocabulary where no objective of the run taught them. BadInput:
+    no such run, none that is done, a model that theirs cannot be, a folder that is not empty.
+    """
+    run = opened(store, given)
+    weights = run.learner.state_dict()
+    taught = any(getattr(objective, "nats_a_token", False) for objective in run.learner.objectives.values())
+    kept = {name: weight for name, weight in weights.items() if taught or not name.startswith("network.head.")}
+    left = checkpoint.write(folder, run.config["model"], kept, run.prepared.tokenizer)
+    return sorted({name.rpartition(".")[0] for name in [*left, *(weights.keys() - kept.keys())]})

@@ -93,7 +93,6 @@ OURS: dict[str, dict[str, Any]] = {
     },
 }
 PAIRS = {"bert": NextSentence, "albert": SentenceOrder}
-TEXT = ["The film was, above all, a long one.", "It had a cat; the cat had no lines.", "Nobody laughed at the end."]
 
 
 def _scattered(model: torch.nn.Module) -> None:

@@ -12,90 +12,26 @@ import transformers
 from lmab.models.bert import BERT
 from lmab.nn.position import sinusoids
 from lmab.objectives.mlm import MaskedLM
-from lmab.train.learner import Learning
-from lmab.train.optim import AdamW, Constant
+from lmab.objectives.nsp import NextSentence
 from lmab.types import BadInput, Batch, Targets, View
 
 SIZES = {"vocab": 50, "dim": 32, "depth": 2, "heads": 4, "ffn": 48, "length": 16, "segments": 2}
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "epsilon": 1e-12, "std": 0.02, "embedding_std": 0.02}
 
 
-def learning(seed: int | None = 0) -> Learning:
-    return Learning(
-        objectives={"mlm": MaskedLM(rate=0.15, mask=0.8, random=0.1, whole_words=False, copies=None, weight=1.0)},
-        optim=AdamW(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01),
-        schedule=Constant(warmup=0),
-        steps=10,
-        clip=None,
-        seed=seed,
-        documents={},
-    )
+@pytest.fixture
+def bert(learning):
+    def made(*objectives, seed: int | None = 0, **changes: object) -> BERT:
+        return BERT(learning(*objectives, seed=seed), **SIZES | PLAIN | {"positions": "normal"} | changes)
 
-
-def bert(seed: int | None = 0, **changes: object) -> BERT:
-    return BERT(learning(seed), **SIZES | PLAIN | {"positions": "normal"} | changes)
-
-
-def batch(*, padded: bool = False, segments: bool = False, seed: int = 0) -> Batch:
-    """Four rows of twelve tokens and some targets among the real ones."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.tensor([12, 7, 9, 1]) if padded else torch.full((4,), 12)
-    real = torch.arange(12) < lengths[:, None]
-    tokens = torch.where(real, torch.randint(5, 50, (4, 12), generator=generator), 0)
-    places = (real & (torch.rand(4, 12, generator=generator) < 0.4)).flatten().nonzero().flatten()
-    return Batch(
-        tokens=tokens,
-        segments=(torch.arange(12) >= torch.tensor([[5], [3], [9], [1]])).long() if segments else None,
-        view=View(real[:, None, None] if padded else None),
-        targets={"mlm": Targets(places, torch.randint(5, 50, places.shape, generator=generator))},
-        document=torch.arange(4),
-        examples=4,
-        real=int(lengths.sum()),
-    )
-
-
-def shuffle(module: torch.nn.Module, size: float) -> None:
-    """Weights that are all different and none special, the norms and biases too."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * size + (parameter.dim() == 1) * 0.5)
+    return made
 
 
 # Parity
 
 
-def theirs(depth: int) -> dict[str, list[str]]:
-    """Our parameter -> transformers' parameters that stand in it, one below another."""
-    names = {
-        "embedding.tokens.weight": ["bert.embeddings.word_embeddings.weight"],
-        "embedding.positions.weight": ["bert.embeddings.position_embeddings.weight"],
-        "embedding.segments.weight": ["bert.embeddings.token_type_embeddings.weight"],
-        "head.bias": ["cls.predictions.bias"],
-    }
-    for kind in ("weight", "bias"):
-        names |= {
-            f"embedding.norm.{kind}": [f"bert.embeddings.LayerNorm.{kind}"],
-            f"head.transform.{kind}": [f"cls.predictions.transform.dense.{kind}"],
-            f"head.norm.{kind}": [f"cls.predictions.transform.LayerNorm.{kind}"],
-        }
-        for i in range(depth):
-            here, there = f"encoder.layers.{i}", f"bert.encoder.layer.{i}"
-            names |= {
-                f"{here}.attention.qkv.{kind}": [
-                    f"{there}.attention.self.{part}.{kind}" for part in ("query", "key", "value")
-                ],
-                f"{here}.attention.out.{kind}": [f"{there}.attention.output.dense.{kind}"],
-                f"{here}.attention_norm.{kind}": [f"{there}.attention.output.LayerNorm.{kind}"],
-                f"{here}.inner.{kind}": [f"{there}.intermediate.dense.{kind}"],
-                f"{here}.outer.{kind}": [f"{there}.output.dense.{kind}"],
-                f"{here}.ffn_norm.{kind}": [f"{there}.output.LayerNorm.{kind}"],
-            }
-    return {f"network.{ours}": found for ours, found in names.items()}
-
-
-def peer(attention: str) -> transformers.BertForMaskedLM:
-    config = transformers.BertConfig(
+def config(attention: str) -> transformers.BertConfig:
+    return transformers.BertConfig(
         vocab_size=SIZES["vocab"],
         hidden_size=SIZES["dim"],
         num_hidden_layers=SIZES["depth"],
@@ -108,66 +44,55 @@ def peer(attention: str) -> transformers.BertForMaskedLM:
         layer_norm_eps=PLAIN["epsilon"],
         attn_implementation=attention,
     )
-    return transformers.BertForMaskedLM(config)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.fixture
+def paired(twins):
+    """Our model and theirs, with the same weights."""
+
+    def made(ours: BERT, theirs: transformers.PreTrainedModel, dtype: torch.dtype):
+        found = twins(ours.to(dtype), theirs.to(dtype).train())
+        found.embedding("bert.embeddings")
+        for number in range(SIZES["depth"]):
+            found.layer(number, f"bert.encoder.layer.{number}")
+        there = "cls.predictions"
+        found.head(f"{there}.bias", f"{there}.transform.dense", f"{there}.transform.LayerNorm")
+        if ours.network.pooler is not None:
+            found.dense("network.pooler.dense", "bert.pooler.dense")
+            found.pairs("nsp", "cls.seq_relationship")
+        found.copy()
+        return found
+
+    return made
+
+
+PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+
+
+@PRECISIONS
 @pytest.mark.parametrize("segments", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_scores_loss_and_every_gradient_are_those_of_transformers(attention, padded, segments, dtype, tolerance):
-    ours, peers = bert().to(dtype), peer(attention).to(dtype).train()
-    shuffle(ours, 0.3)
-    names, found, known = theirs(SIZES["depth"]), dict(ours.named_parameters()), dict(peers.named_parameters())
-    assert set(names) == set(found)
-    # decoder.bias is another name of predictions.bias, and decoder.weight of the embedding.
-    assert {id(known[name]) for row in names.values() for name in row} == {id(p) for p in peers.parameters()}
-    with torch.no_grad():
-        for name, parameter in found.items():
-            for part, there in zip(parameter.chunk(len(names[name])), names[name], strict=True):
-                known[there].copy_(part)
-
-    given = batch(padded=padded, segments=segments)
-    targets = given.targets["mlm"]
-    labels = torch.full((48,), -100)
-    labels[targets.places] = targets.answers
-    visible = given.view.visible
-    said = peers(
-        input_ids=given.tokens,
-        attention_mask=None if visible is None else visible[:, 0, 0].long(),
-        token_type_ids=given.segments,
-        labels=labels.view(4, 12),
-    )
-    encoded = ours.network(given)
-    logits = ours.network.token_logits(encoded.hidden.flatten(0, 1)).view(4, 12, -1)
-    torch.testing.assert_close(logits, said.logits, rtol=0, atol=tolerance)
-
-    ((_, weight, outcome),) = ours.outcomes(given)
-    loss = weight * outcome.losses.sum() / len(targets.places)
-    torch.testing.assert_close(loss, said.loss, rtol=0, atol=tolerance)
-
-    loss.backward()
-    said.loss.backward()
-    for name, parameter in found.items():
-        wanted = torch.cat([known[there].grad for there in names[name]])
-        torch.testing.assert_close(parameter.grad, wanted, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
-    # The comparison would be empty if hardly anything had a gradient.
-    assert sum(int(p.grad.abs().max() > 100 * tolerance) for p in found.values()) > len(found) - 3
+def test_scores_loss_and_every_gradient_are_those_of_transformers(
+    bert, paired, rows, attention, padded, segments, dtype, tolerance
+):
+    both = paired(bert(), transformers.BertForMaskedLM(config(attention)), dtype)
+    both.compare(rows(padded=padded, segments=segments), tolerance)
 
 
-def test_the_parameters_of_bert_base_are_counted_as_published():
-    ours = bert(None, vocab=30522, dim=768, depth=12, heads=12, ffn=3072, length=512)
-    assert all(parameter.is_meta for parameter in ours.parameters())
-    with torch.device("meta"):
-        peers = transformers.BertForMaskedLM(transformers.BertConfig())
-    count = sum(parameter.numel() for parameter in ours.parameters())
-    assert count == sum(parameter.numel() for parameter in peers.parameters()) == 109_514_298
+@PRECISIONS
+@pytest.mark.parametrize("padded", [False, True])
+def test_masked_lm_and_next_sentence_together_are_those_of_transformers(bert, paired, rows, padded, dtype, tolerance):
+    masked = MaskedLM(rate=0.15, mask=0.8, random=0.1, whole_words=False, copies=None, weight=1.0)
+    ours = bert(masked, NextSentence(weight=1.0))
+    both = paired(ours, transformers.BertForPreTraining(config("sdpa")), dtype)
+    both.compare(rows(padded=padded, segments=True, labels="nsp"), tolerance)
 
 
 @pytest.mark.parametrize(
     "change", [{}, {"depth": 5}, {"vocab": 77}, {"ffn": 96}, {"dim": 64, "heads": 8}, {"length": 9}]
 )
-def test_the_parameters_are_counted_by_hand(change):
+def test_the_parameters_are_counted_by_hand(bert, change):
     V, D, H, T, S = ((SIZES | change)[name] for name in ("vocab", "dim", "ffn", "length", "segments"))
     layer = 4 * (D * D + D) + 2 * D * H + H + D + 2 * 2 * D
     head = D * D + D + 2 * D + V  # the embedding serves as its matrix and is counted once
@@ -182,10 +107,10 @@ def hidden(model: BERT, given: Batch) -> torch.Tensor:
     return model.network(given).hidden
 
 
-def test_changing_a_padding_token_changes_nothing():
+def test_changing_a_padding_token_changes_nothing(bert, rows, scatter):
     model = bert().eval()
-    shuffle(model, 0.3)
-    given = batch(padded=True)
+    scatter(model, 0.3)
+    given = rows(padded=True)
     real = given.view.visible[:, 0, 0]
     other = given.tokens.clone()
     other[~real] = torch.arange(5, 5 + int((~real).sum())) % 50
@@ -197,10 +122,10 @@ def test_changing_a_padding_token_changes_nothing():
     assert not model.network.embedding.tokens.weight.grad[unseen].any()
 
 
-def test_changing_a_real_token_changes_every_real_place_of_its_row_and_no_other_row():
+def test_changing_a_real_token_changes_every_real_place_of_its_row_and_no_other_row(bert, rows, scatter):
     model = bert().eval()
-    shuffle(model, 0.3)
-    given = batch(padded=True)
+    scatter(model, 0.3)
+    given = rows(padded=True)
     other = given.tokens.clone()
     other[1, 2] = 5 + (other[1, 2] - 4) % 45
     moved = (hidden(model, given) - hidden(model, Batch(**vars(given) | {"tokens": other}))).abs().amax(-1)
@@ -208,10 +133,10 @@ def test_changing_a_real_token_changes_every_real_place_of_its_row_and_no_other_
     assert not moved[[0, 2, 3]].any()
 
 
-def test_wider_padding_changes_nothing_to_rounding():
+def test_wider_padding_changes_nothing_to_rounding(bert, rows, scatter):
     model = bert().double().eval()
-    shuffle(model, 0.3)
-    given = batch(padded=True)
+    scatter(model, 0.3)
+    given = rows(padded=True)
     wide = Batch(
         **vars(given)
         | {
@@ -226,10 +151,10 @@ def test_wider_padding_changes_nothing_to_rounding():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("by_query", [False, True])
-def test_a_query_that_may_see_nothing_gives_finite_values_and_gradients(dtype, dropout, by_query):
+def test_a_query_that_may_see_nothing_gives_finite_values_and_gradients(bert, rows, scatter, dtype, dropout, by_query):
     model = bert(attention_dropout=dropout).to(dtype).train()
-    shuffle(model, 0.3)
-    given = batch(padded=True)
+    scatter(model, 0.3)
+    given = rows(padded=True)
     visible = given.view.visible.clone()
     visible[3] = False
     if by_query:  # one query of a row is blind and the others are not
@@ -251,7 +176,7 @@ def weights(model: BERT) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("change", [{"depth": 4}, {"ffn": 96}, {"dropout": 0.3}, {"positions": "sinusoidal"}])
-def test_what_two_networks_share_begins_alike(change):
+def test_what_two_networks_share_begins_alike(bert, change):
     one, other = weights(bert()), weights(bert(**change))
     shared = {name for name in one if name in other and one[name].shape == other[name].shape}
     assert len(shared) > 20
@@ -259,23 +184,23 @@ def test_what_two_networks_share_begins_alike(change):
     assert different == ({"network.embedding.positions.weight"} if "positions" in change else set())
 
 
-def test_first_weights_depend_on_the_seed_and_on_the_name():
-    one, other = weights(bert(0)), weights(bert(1))
+def test_first_weights_depend_on_the_seed_and_on_the_name(bert):
+    one, other = weights(bert(seed=0)), weights(bert(seed=1))
     matrices = [name for name in one if one[name].dim() == 2]
     assert all(not torch.equal(one[name], other[name]) for name in matrices)
     a, b = (one[f"network.encoder.layers.{i}.inner.weight"] for i in (0, 1))
     assert not torch.equal(a, b)
-    assert all(torch.equal(one[name], weights(bert(0))[name]) for name in one)
+    assert all(torch.equal(one[name], weights(bert(seed=0))[name]) for name in one)
 
 
-def test_building_leaves_the_global_generator_alone():
+def test_building_leaves_the_global_generator_alone(bert):
     before = torch.get_rng_state()
     bert()
-    bert(None)
+    bert(seed=None)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_first_weights_have_the_spread_that_was_asked_for():
+def test_first_weights_have_the_spread_that_was_asked_for(bert):
     found = weights(bert(vocab=500, dim=64, ffn=256, length=128, std=0.03, embedding_std=0.07))
     for name, weight in found.items():
         if weight.dim() == 1:
@@ -289,7 +214,7 @@ def test_first_weights_have_the_spread_that_was_asked_for():
         assert abs(weight.std() - std) < 5 * std / math.sqrt(2 * n), name
 
 
-def test_sinusoidal_positions_begin_as_the_formula_scaled_to_the_others():
+def test_sinusoidal_positions_begin_as_the_formula_scaled_to_the_others(bert):
     found = weights(bert(length=200, dim=64, embedding_std=0.1, positions="sinusoidal"))
     table = found["network.embedding.positions.weight"]
     for p, i in [(0, 0), (3, 0), (3, 1), (150, 20), (199, 31)]:
@@ -310,7 +235,7 @@ def test_sinusoids_come_at_every_width(dim):
 
 
 @pytest.mark.parametrize("name", list(SIZES))
-def test_sizes_that_build_nothing_are_refused(name):
+def test_sizes_that_build_nothing_are_refused(bert, name):
     with pytest.raises(BadInput, match=rf"model\.{name}=0 builds nothing: give at least 1"):
         bert(**{name: 0})
 
@@ -318,21 +243,21 @@ def test_sizes_that_build_nothing_are_refused(name):
 @pytest.mark.parametrize(
     ("dim", "heads", "near"), [(30, 4, r"are dim=28 and dim=32"), (3, 4, r"is dim=4"), (10, 3, r"are dim=9 and dim=12")]
 )
-def test_a_width_that_heads_do_not_divide_is_refused_with_the_nearest(dim, heads, near):
+def test_a_width_that_heads_do_not_divide_is_refused_with_the_nearest(bert, dim, heads, near):
     with pytest.raises(BadInput, match=rf"dim={dim} is not divisible by heads={heads}: the nearest {near}\."):
         bert(dim=dim, heads=heads)
 
 
-def test_a_refusal_is_one_sentence_that_names_the_key():
+def test_a_refusal_is_one_sentence_that_names_the_key(bert):
     with pytest.raises(BadInput) as caught:
         bert(depth=-1)
     assert str(caught.value) == "model.depth=-1 builds nothing: give at least 1."
 
 
-def test_the_last_layer_at_some_places_is_the_last_layer_there():
+def test_the_last_layer_at_some_places_is_the_last_layer_there(bert, rows, scatter):
     model = bert().eval()
-    shuffle(model, 0.3)
-    given = batch(padded=True)
+    scatter(model, 0.3)
+    given = rows(padded=True)
     mlm = given.targets["mlm"]
     other = Targets(torch.tensor([0, 13, 25]), torch.zeros(3, dtype=torch.int64))
     both = replace(given, targets={"mlm": mlm, "other": other})
@@ -344,9 +269,9 @@ def test_the_last_layer_at_some_places_is_the_last_layer_there():
     assert given.asked() is mlm.places  # one objective: nothing is looked up twice
 
 
-def test_a_further_objective_changes_no_dropout_of_the_first():
+def test_a_further_objective_changes_no_dropout_of_the_first(bert, rows):
     model = bert(dropout=0.3, attention_dropout=0.2).train()
-    given = batch(padded=True)
+    given = rows(padded=True)
     mlm = given.targets["mlm"]
     both = replace(given, targets={"mlm": mlm, "other": Targets(torch.tensor([0, 13]), torch.zeros(2).long())})
 

@@ -27,6 +27,7 @@ from hydra.utils import instantiate
 from torch.utils.data import DataLoader
 
 from lmab import facts
+from lmab.cost import Peak
 from lmab.machine import machine
 from lmab.run import build_data, build_learner, resolve
 
@@ -162,7 +163,7 @@ def measure(overrides: list[str], store: str, turns: int, seconds: float) -> tup
         enable_model_summary=False,
     )
     trainer.fit(learner, train_dataloaders=data.train_dataloader())
-    return callback.ours, callback.theirs, facts.cost(learner, data, 0, 0.0)["flops_a_token"]
+    return callback.ours, callback.theirs, facts.cost(learner, data, 0, 0.0, Peak(learner.device))["flops_a_token"]
 
 
 @click.command()

@@ -30,7 +30,7 @@ def opened(store: Store, given: str) -> Trained:
     record = store.select(given)
     if record.state != "done":
         raise BadInput(f"Run {record.signature} is {record.state}, not done: finish it first.")
-    config = record.config | {"store": str(store.root)}
+    config: dict[str, Any] = {**record.config, "store": str(store.root)}
     objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     learner = build_learner(config, objectives, data, config["seed"])

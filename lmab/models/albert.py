@@ -91,6 +91,7 @@ class ALBERT(Learner):
                 encoder=_encoder([layer() for _ in range(depth * inner)], share, groups, inner),
                 head=TokenHead(dim=dim, vocab=vocab, epsilon=epsilon, out=embedding, activation=activation),
                 pooler=Pooler(dim=dim) if learning.pools else None,
+                dim=dim,
             )
         super().__init__(network, learning)
         initialise(

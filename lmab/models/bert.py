@@ -73,6 +73,7 @@ class BERT(Learner):
                 encoder=Encoder(layers),
                 head=TokenHead(dim=dim, vocab=vocab, epsilon=epsilon),
                 pooler=Pooler(dim=dim) if learning.pools else None,
+                dim=dim,
             )
         super().__init__(network, learning)
         initialise(

@@ -104,6 +104,7 @@ class TransformerXL(Learner):
                 encoder=Encoder(layers),
                 head=Adaptive(dim=dim, vocab=vocab, cutoffs=cutoffs) if cutoffs else Tied(vocab=vocab),
                 pooler=Pooler(dim=dim) if learning.pools else None,
+                dim=dim,
                 distances=Distances(dim=dim, clamp=clamp, dropout=dropout) if relative else None,
                 dropout=dropout,
                 memory=memory,

@@ -88,6 +88,7 @@ class XLNet(Learner):
                 encoder=Encoder(layers),
                 head=Tied(vocab=vocab),
                 pooler=Pooler(dim=dim) if learning.pools else None,
+                dim=dim,
                 distances=Distances(dim=dim, clamp=clamp, dropout=dropout),
                 query=nn.Parameter(torch.empty(1, dim)),
                 dropout=dropout,

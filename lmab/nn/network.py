@@ -34,9 +34,9 @@ _VECTORS = tuple(f"embedding.{table}.weight" for table in ("tokens", "positions"
 class Network(nn.Module):
     """Knows no text, no objective and no trainer.
 
-    pooler: of whole rows, where an objective asks for it. distances: for relative position schemes. query: the
-    vector with which a second stream begins, [1, D]. dropout: on the last hidden states. memory: places that are
-    remembered from row to row.
+    dim: width D of a hidden state. pooler: of whole rows, where an objective asks for it. distances: for relative
+    position schemes. query: the vector with which a second stream begins, [1, D]. dropout: on the last hidden states.
+    memory: places that are remembered from row to row.
     """
 
     def __init__(
@@ -48,19 +48,16 @@ class Network(nn.Module):
         pooler: Pooler | None = None,
         distances: Distances | None = None,
         query: nn.Parameter | None = None,
+        dim: int,
         dropout: float = 0.0,
         memory: int = 0,
     ) -> None:
         super().__init__()
+        self.dim = dim
         self.embedding, self.encoder, self.head = embedding, encoder, head
         self.pooler, self.distances, self.query = pooler, distances, query
         self.dropout = nn.Dropout(dropout)
         self.memory = memory
-
-    @property
-    def dim(self) -> int:
-        """Width of a hidden state."""
-        return self.encoder.layers[0].inner.in_features
 
     def forward(
         self,

@@ -19,7 +19,7 @@ from lmab.train.scores import Scores
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytorch_lightning.core.optimizer import LightningOptimizer
     from torch import Tensor
@@ -79,13 +79,13 @@ class Learner(pl.LightningModule):
             for name, objective in learning.objectives.items():
                 if getattr(objective, "second_stream", False) and network.query is None:
                     raise BadInput(f"objective=[{name}] asks a second stream, which only model=xlnet has.")
-                if hasattr(objective, "build"):
-                    objective.build(network.dim)
+                if build := cast("Callable[[int], None] | None", getattr(objective, "build", None)):
+                    build(cast("int", network.dim))
         if learning.frozen:
             for part in self._frozen():
-                part.requires_grad_(requires_grad=False)
+                part.requires_grad_(False)
             if network.query is not None:
-                network.query.requires_grad_(requires_grad=False)
+                network.query.requires_grad_(False)
         self.scores = {
             (part, name): Scores(documents, objective)
             for part, documents in learning.documents.items()

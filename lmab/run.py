@@ -11,6 +11,7 @@ import traceback
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
@@ -38,7 +39,7 @@ def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
 
     BadInput: a key that no class takes, a value of another type, a corpus or a starting point that cannot be read.
     """
-    config = checks.checked(_plain(cfg), begin=_begun)
+    config = checks.checked(_plain(cfg), begin=begun)
     for key in ("corpus", "task"):
         if config[key] is not None:
             config[key]["fingerprint"] = _fingerprint(json.dumps(config[key]))
@@ -53,7 +54,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
     return {str(k): v for k, v in config.items()}
 
 
-def _begun(config: dict[str, Any]) -> dict[str, Any]:
+def begun(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the sizes and the tokenizer of its starting point, if it has one."""
     given = config["start"]
     if given is None or isinstance(given, dict):
@@ -105,10 +106,6 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     if found is not None and found.state in FINAL:
         return found
     rehearse(config)
-    if (first := starting.runs_first(_plain(cfg))) is not None:
-        begun = run(first, overrides=_plain(cfg)["start"])
-        if begun.state != "done":
-            raise Failed(f"Run {name} starts from run {begun.signature}, which {begun.state}: {begun.message}")
     with store.lock(name):
         found = store.find(name)
         if found is not None and found.state in FINAL:
@@ -144,12 +141,16 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     log.info("Run %s begins: %s", record.signature, " ".join(record.overrides))
     tracker = make(record.config["tracker"])
     try:
+        _started(record, cfg)
         with machine(record.config["trainer"]["threads"]):
             _trained(record, store, tracker)
         record.state = "done"
     except Diverged as error:
         record.state, record.message = "diverged", str(error)
         log.warning("%s diverged: %s", record.signature, error)
+    except Failed as error:  # the run that it starts from, which has said why
+        record.state, record.message = "failed", str(error)
+        raise
     except Exception as error:
         record.state, record.message = "failed", f"{type(error).__name__}: {error}"
         if isinstance(error, BadInput) or getattr(error, "errno", None) == errno.ENOSPC:
@@ -167,6 +168,16 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
             logging.getLogger().removeHandler(handler)
             handler.close()
     return record
+
+
+def _started(record: Record, cfg: DictConfig) -> None:
+    """Do the run that this one starts from, if it is not done. Diverged: it did, and so this one has no outcome."""
+    plain = _plain(cfg)
+    if (first := starting.runs_first(plain)) is None:
+        return
+    begun = run(first, overrides=plain["start"])
+    if begun.state != "done":
+        raise Diverged(f"run {begun.signature}, from which it starts, {begun.state}: {begun.message}")
 
 
 def _trained(record: Record, store: Store, tracker: Any) -> None:
@@ -223,8 +234,11 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     began = time.perf_counter()
     trainer.test(learner, data, verbose=False)
     means = learner.test_means()
-    record.metrics = means | facts.gains(record, objectives, means)
     documents = learner.test_documents()
+    whole = facts.bits_per_byte(documents, objectives, prepared, data)
+    documents |= whole
+    means |= {name: float(np.average(bits, weights=sizes)) for name, (bits, sizes) in whole.items()}
+    record.metrics = means | facts.gains(record, objectives, means)
     record.scores = {name: score for name, (score, _) in documents.items()}
     record.weights = {name: weight for name, (_, weight) in documents.items()}
     record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0), peak)

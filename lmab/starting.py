@@ -63,6 +63,8 @@ def runs_first(config: Mapping[str, Any]) -> DictConfig | None:
         return None
     budget = config["budget"]["name"]
     cfg = composed([*([] if any(o.startswith("budget=") for o in given) else [f"budget={budget}"]), *given])
+    if config["sweep"]:
+        config = {**config, "sweep": {**config["sweep"], "arm": f"start of {config['sweep']['arm']}"}}
     with_seed = any(o.split("=")[0].lstrip("+~") == "seed" for o in given)
     for key in _SHARED:
         if key != "seed" or not with_seed:
@@ -120,9 +122,7 @@ def last_weights(store: Store, name: str, which: str) -> dict[str, Tensor]:
         return torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
     path = last_whole(folder)
     if path is None:
-        raise BadInput(
-            f"start: the run {name} has no whole checkpoint in {folder}: delete it, to do it anew."
-        )
+        raise BadInput(f"start: the run {name} has no whole checkpoint in {folder}: delete it, to do it anew.")
     return torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
 
 

@@ -64,6 +64,14 @@ SENTENCES = {
     "sweeps=roberta/masking": ["-m"],
     "sweeps=roberta/maskin": ["roberta/masking"],
     "seed=-1": ["seed=-1"],
+    "task=null": ["~task"],
+    "frozen=true": ["frozen=true", "start=..."],
+    "start=[experiment=bert]": ["start=['experiment=bert']"],
+    "start=run:0123": ["'0123'", "lmab list"],
+    "start=0123": ["'0123'"],
+    "start=['experiment=bret']": ["experiment=bret", "bert"],
+    "start=['model.dmi=3']": ["model.dmi", "model.dim"],
+    "start=['model.dim=33']": ["dim=33", "dim=32 and dim=34"],
     "model.dim=[": ["'model.dim=['"],
 }
 

@@ -77,6 +77,11 @@ class Claim:
         return [rule for rule in self.verdict if not isinstance(rule, Exact)]
 
     @property
+    def least(self) -> int:
+        """The fewest seeds at which its rules over seeds can be decided at all."""
+        return stats.least_seeds(self.level, sum(len(rule.statements()) for rule in self.tested))
+
+    @property
     def exact(self) -> list[Exact]:
         """The rules of figures that are computed: all of the verdict, or none."""
         return [rule for rule in self.verdict if isinstance(rule, Exact)]
@@ -126,8 +131,9 @@ def _rule(given: Any) -> Rule | Exact:
     return kind(**values)
 
 
-def load(name: str, given: Mapping[str, Any]) -> Claim:
-    """Make a claim of what a file holds. name: the file's, as in roberta/masking.
+def load(name: str, given: Mapping[str, Any], *, look: bool = False) -> Claim:
+    """Make a claim of what a file holds. name: the file's, as in roberta/masking. look: at its first seed alone,
+    which decides nothing.
 
     BadInput: one sentence on the first thing that is wrong with it.
     """
@@ -140,11 +146,13 @@ def load(name: str, given: Mapping[str, Any]) -> Claim:
         values["verdict"] = rules(values["verdict"])
         exact = isinstance(values["verdict"][0], Exact)
         _refuse_seeds(values, exact=exact)
+        if look:
+            values["seeds"] = [0]
         if exact and isinstance(values["measure"], dict):
             unit = str(values["measure"].get("metric", "")).rpartition("/")[2].replace("_", " ")
             values["measure"] = {"unit": unit, **values["measure"]}
         claim = TypeAdapter(Claim).validate_python({"name": name, **values})
-        _refuse(claim)
+        _refuse(claim, look=look)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(p) for p in problem["loc"])
@@ -167,7 +175,7 @@ def _refuse_seeds(values: dict[str, Any], *, exact: bool) -> None:
         values["seeds"] = list(range(values["seeds"]))
 
 
-def _refuse(claim: Claim) -> None:
+def _refuse(claim: Claim, *, look: bool) -> None:
     if len(claim.arms) < 2 and not claim.exact:
         raise BadInput(f"It has {len(claim.arms)} arm: a claim compares at least two.")
     for arm in (arm for rule in claim.verdict for arm in rule.named):
@@ -181,12 +189,11 @@ def _refuse(claim: Claim) -> None:
         raise BadInput("It has no measure.better: say whether lower or higher is better.")
     if len(set(claim.seeds)) < len(claim.seeds):
         raise BadInput(f"Its seeds {claim.seeds} name one seed twice, which is no further evidence.")
-    count = sum(len(rule.statements()) for rule in claim.tested)
-    least = stats.least_seeds(claim.level, count)
-    if len(claim.seeds) < least:
+    if len(claim.seeds) < claim.least and not look:
+        count = sum(len(rule.statements()) for rule in claim.tested)
         raise BadInput(
             f"{len(claim.seeds)} seeds can never decide {count} comparison(s) at level {claim.level}, whatever they "
-            f"show: give at least seeds={least}."
+            f"show: give at least seeds={claim.least}, or seeds=look to look at one."
         )
 
 

@@ -86,7 +86,7 @@ def compare(store: Store, by: list[str], metric: str | None = None, where: list[
     metric = grouping.metric(records, metric)
     groups = grouping.groups(records, by)
     first: list[Mapping[str, Any]] = [next(iter(runs.values())).config for runs in groups.values()]
-    also = [k for k in guard.differences(first) if k not in (*by, "seed") and not tables.outside(k)]
+    also = [k for k in guard.differences(first) if k not in by and tables.tells(k)]
     redefined = guard.redefined(metric, first)
     base, *others = groups
     return Compared(

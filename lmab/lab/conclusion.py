@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmab.lab import guard
 from lmab.lab.verdict import Verdict, judge, reason
 from lmab.types import BadInput
 
@@ -105,13 +106,19 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], change
         level=claim.level,
     )
     reasons = "; ".join(reason(judged) for judged in verdict.judged)
-    if stuck:
+    if len(claim.seeds) < claim.least:
+        answer = "undecided"
+        gains = "; ".join(f"{j.statement.label}: {j.gain.estimate:+.3g}" for j in verdict.judged if j.n)
+        sentence = (
+            f"Undecided {place}: one seed was looked at, and a verdict needs at least {claim.least}. Gains: {gains}."
+        )
+        if stuck:
+            sentence += f" {_stuck(stuck, claim.plateau)}."
+    elif stuck:
         answer = "not decidable"
         larger = NEXT.get(budget)
-        sentence = (
-            f"Not decidable {place}: {', '.join(stuck)} gained less than {claim.plateau} nats over the "
-            f"unigram distribution, so nothing can be read off the arms"
-            + (f"; try budget={larger}." if larger else ".")
+        sentence = f"Not decidable {place}: {_stuck(stuck, claim.plateau)}, so nothing can be read off the arms" + (
+            f"; try budget={larger}." if larger else "."
         )
     else:
         answer = verdict.answer
@@ -124,9 +131,16 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], change
     return Conclusion(claim, budget, answer, sentence, verdict, arms, missing, tuple(changes))
 
 
+def _stuck(arms: Sequence[str], plateau: float) -> str:
+    return f"{', '.join(arms)} gained less than {plateau} nats over the unigram distribution"
+
+
 def _gain(metric: str, by_seed: dict[int, Record]) -> float:
     """The mean over seeds of what an arm learnt beyond the unigram distribution at its best moment; infinite for
     a metric that has no such plateau."""
-    name = metric.partition("/")[2].rpartition("_")[0]
-    gains = [r.metrics[key] for r in by_seed.values() if (key := f"learnt/{name}_gain") in r.metrics]
+    gains = [
+        r.metrics[key]
+        for r in by_seed.values()
+        if (key := f"learnt/{guard.objective(metric, r.config['objective'])}_gain") in r.metrics
+    ]
     return float(np.mean(gains)) if gains else float("inf")

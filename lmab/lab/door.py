@@ -37,6 +37,10 @@ def enter(work: Callable[[], T]) -> T:
         _leave(1, str(error))
     except (CompactHydraException, OmegaConfBaseException) as error:
         _leave(2, explained(error))
+    except ValueError as error:
+        if not str(error).startswith("Config group override must be"):
+            raise
+        _leave(2, "A group cannot be null: leave it out with a tilde, as in ~task or ~experiment.")
     except OSError as error:
         where = error.filename or "the store"
         if error.errno == errno.ENOSPC:
@@ -60,6 +64,8 @@ def explained(error: Exception) -> str:
         group, _, choice = (error.missing_cfg_file or "").rpartition("/")
         return f"There is no {group}={choice}: {nearest(choice, [o.removesuffix('.yaml') for o in error.options])}"
     if isinstance(error, OverrideParseException):
+        if error.override and error.override.startswith("start=["):
+            return f"{error.override!r} cannot be read: quote each override in it, as in start=['experiment=bert']."
         return f"{error.override!r} cannot be read as key=value: {text.splitlines()[0]}."
     if found := re.search(r"Could not override '([^']+)'|full_key: (\S+)", text):
         key = found[1] or found[2]

@@ -81,7 +81,7 @@ def groups(records: list[Record], by: list[str]) -> dict[str, dict[int, Record]]
         found.setdefault(label, []).append(record)
     for label, group in found.items():
         keys = guard.differences(r.config for r in group)
-        if mixed := [k for k in keys if k != "seed" and not tables.outside(k) and k not in by]:
+        if mixed := [k for k in keys if k not in by and tables.tells(k)]:
             raise BadInput(
                 f"The runs with {label} differ in {listed(mixed)} as well: choose among them with "
                 f"--where {mixed[0]}=..., or tell them apart with --by {mixed[0]}."

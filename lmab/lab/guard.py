@@ -15,6 +15,7 @@ _HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "split")
 _CONTEXT = ("evaluation.batch", "evaluation.memory", "evaluation.reach")
 # A share of the training text is the model's alone: the tokenizer is learnt from all of it.
 _TRAINING = ("split.share",)
+_BITS = "bits_per_byte"
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -38,18 +39,20 @@ def differences(configs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
     """The keys in which the configurations differ and which change what `metric` measures; empty if it can be
     compared. metric: `stage/objective_quantity`, as in test/mlm_loss."""
-    name = metric.partition("/")[2].rpartition("_")[0]
     own: set[str] = set()
     for config in configs:
-        node = config.get("objective", {}).get(name)
-        if node:
+        name = objective(metric, config.get("objective", {}))
+        if name:
+            node = config["objective"][name]
             target: Any = pydoc.locate(node["_target_"])
             # A knob that held-out text has fixed for itself changes nothing there.
             fixed = config.get("evaluation", {}).get("noise", {}).get(name, {})
             own |= {f"objective.{name}.{knob}" for knob in getattr(target, "redefines", ()) if knob not in fixed}
+    # Bits are those of the text, whatever tokens it is split into.
+    held_out = _HELD_OUT if not metric.endswith(_BITS) else tuple(held for held in _HELD_OUT if held != "tokenizer")
     found = []
     for key in differences(configs):
-        inside = any(key == held or key.startswith(f"{held}.") for held in _HELD_OUT)
+        inside = any(key == held or key.startswith(f"{held}.") for held in held_out)
         if key in own or (inside and key not in (*_CONTEXT, *_TRAINING)):
             found.append(key)
     return found
@@ -57,4 +60,14 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
 
 def metrics(config: Mapping[str, Any]) -> list[str]:
     """The held-out metrics that a run of this configuration records for every document."""
-    return [f"test/{name}_{q}" for name in config.get("objective", {}) for q in ("loss", "accuracy")]
+    found = []
+    for name, node in config.get("objective", {}).items():
+        whole = getattr(pydoc.locate(node["_target_"]), "whole_text", False)
+        found += [f"test/{name}_{q}" for q in ("loss", "accuracy", *([_BITS] if whole else []))]
+    return found
+
+
+def objective(metric: str, names: Iterable[str]) -> str | None:
+    """Whose metric it is."""
+    rest = metric.partition("/")[2]
+    return max((name for name in names if rest.startswith(f"{name}_")), key=len, default=None)

@@ -20,7 +20,7 @@ from lmab.data import cache
 from lmab.lab import claim as claims
 from lmab.lab import display, exact, guard, report, sheet
 from lmab.lab.conclusion import Cell, conclude
-from lmab.run import rehearse, resolve
+from lmab.run import begun, rehearse, resolve
 from lmab.sizes import sizes
 from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOK = "seeds=look"  # each arm at one seed, to see its curves before hours are spent; decides nothing
 ROUNDS = 3  # how often cells are launched whose worker died without a word (out of memory, killed)
 
 
@@ -74,9 +75,12 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
             raise BadInput(
                 f"sweeps/{chosen}.yaml: {key} is no part of a claim: {checks.nearest(str(key), [*checks.CLAIM])}"
             )
-    claim = claims.load(str(chosen), {str(k): v for k, v in given.items() if k in checks.CLAIM})
+    look = LOOK in arguments
+    claim = claims.load(str(chosen), {str(k): v for k, v in given.items() if k in checks.CLAIM}, look=look)
     shared = _shared(hydra, claim, arguments)
-    changes = [line for line in (*_asked(arguments), *shared) if not line.lstrip("+").startswith(_HARMLESS)]
+    changes = [
+        line for line in (*_asked(arguments), *shared) if line == LOOK or not line.lstrip("+").startswith(_HARMLESS)
+    ]
     asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
     if claim.exact:
         return _compute(hydra, claim, shared, changes, asked)
@@ -127,6 +131,10 @@ def _shared(hydra: Hydra, claim: claims.Claim, arguments: list[str]) -> list[str
         key = override.get_key_element().lstrip("+~")
         if key.split(".")[0] in (*checks.CLAIM, "sweeps"):
             continue
+        if key == "budget" and (fixed := [line for line in claim.base if line.startswith("budget=")]):
+            raise BadInput(
+                f"{override.input_line} does not go with {claim.name}, which holds at {fixed[-1]}: leave it out."
+            )
         if override.is_sweep_override() or key == "seed":
             raise BadInput(
                 f"{override.input_line} does not go with a claim, which sets its arms and seeds itself: "
@@ -161,9 +169,22 @@ def _departures(hydra: Hydra, claim: claims.Claim, shared: list[str], here: dict
     arm = next(iter(claim.arms.values()))
     chosen = [line for line in shared if line.lstrip("+").startswith("corpus")]  # the text is the user's to choose
     cfg = _compose(hydra, [*claim.base, *chosen, *arm, "budget=paper", f"seed={here['seed']}"])
-    shown = ("model", "objective", "segments", "tokenizer", "optim", "schedule", "precision", "split", "trainer")
-    pair = [{key: config[key] for key in shown} for config in (checks.typed(_plain(cfg)), here)]
-    return {key: values for key, values in guard.differences(pair).items() if key not in (*_LOGISTICS, *OUTSIDE)}
+    pair = [_recipe(config) for config in (begun(checks.typed(_plain(cfg))), here)]
+    return {
+        key: values
+        for key, values in guard.differences(pair).items()
+        if key.replace("start.", "") not in (*_LOGISTICS, *OUTSIDE)
+    }
+
+
+_RECIPE = ("model", "objective", "segments", "tokenizer", "optim", "schedule", "precision", "split", "trainer")
+
+
+def _recipe(config: dict[str, Any]) -> dict[str, Any]:
+    """What a paper would say of a run, and below `start` of the one that it starts from."""
+    start = config["start"]
+    first = {} if start is None else _recipe(start["config"]) if "run" in start else start
+    return {key: config[key] for key in _RECIPE} | {"start": first}
 
 
 def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:

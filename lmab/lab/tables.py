@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NOTHING = "–"  # noqa: RUF001  (a dash in a cell: there is no value)
 
+_FIRST = "start.config."  # the configuration of the run that a run starts from
+
 UNBOUNDED = "unbounded"  # an interval of too few seeds
 
 _COST = {
@@ -210,15 +212,20 @@ def data(groups: Groups) -> Table:
 
 
 def configuration(configs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The keys in which groups differ, less those that cannot change a result."""
+    """The keys in which groups differ, less seeds and those that cannot change a result."""
     found = guard.differences(configs.values())
-    rows = [[key, *map(said, values)] for key, values in found.items() if not outside(key) and key != "seed"]
+    rows = [[key, *map(said, values)] for key, values in found.items() if tells(key)]
     return Table("Differences of configuration", ["key", *configs], rows)
 
 
-def outside(key: str) -> bool:
-    """Does a dotted key stand outside the signature?"""
-    return any(key == path or key.startswith(f"{path}.") for path in OUTSIDE)
+def tells(key: str) -> bool:
+    """Does a difference in a dotted key make two runs of different groups? What stands outside the signature does not,
+    nor does a seed. Runs that others start from are told apart by their own keys, not by their names."""
+    while key.startswith(_FIRST):
+        key = key.removeprefix(_FIRST)
+    if key in ("seed", "start.run"):
+        return False
+    return not any(key == path or key.startswith(f"{path}.") for path in OUTSIDE)
 
 
 def reported(given: Mapping[str, Any], ours: Mapping[str, str], metric: str, note: str) -> Table | None:

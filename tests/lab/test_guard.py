@@ -32,3 +32,14 @@ if TYPE_CHECKING:
 def test_what_changes_the_measure_is_named(override: str, keys: list[str], composed: Callable[..., DictConfig]) -> None:
     configs = [OmegaConf.to_container(composed(*more), resolve=True) for more in ((), (override,))]
     assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]
+
+
+def test_bits_of_a_text_compare_models_that_split_it_otherwise(composed: Callable[..., DictConfig]) -> None:
+    one, other = (
+        OmegaConf.to_container(composed("objective=[clm]", f"tokenizer.vocab={size}"), resolve=True)
+        for size in (500, 600)
+    )
+    assert guard.redefined("test/clm_loss", [one, other]) == ["tokenizer.vocab"]
+    assert guard.redefined("test/clm_bits_per_byte", [one, other]) == []
+    assert "test/clm_bits_per_byte" in guard.metrics(one)
+    assert "test/mlm_bits_per_byte" not in guard.metrics(OmegaConf.to_container(composed(), resolve=True))

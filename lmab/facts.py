@@ -78,7 +78,7 @@ def of_data(prepared: Prepared, data: Data, objectives: Mapping[str, Any], seed:
 
 
 def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
-    """How many nats a model gained over the unigram distribution, for losses in nats a token.
+    """Perplexity, and how many nats a model gained over the unigram distribution, for losses in nats a token.
 
     test/x_gain: on the test part. learnt/x_gain: at its best moment, on the validation part or on its own
     training text: a model whose best moment is not clearly above 0 never left the plateau, and nothing can be
@@ -91,8 +91,29 @@ def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, floa
             continue
         points = [v for _, v in record.curves.get(f"val/{name}_loss", [])]
         points += [v for _, v in record.curves.get(f"train/{name}_loss", [])][-1:]
+        found[f"test/{name}_perplexity"] = math.exp(min(test[f"test/{name}_loss"], 700.0))
         found[f"test/{name}_gain"] = unigram["test"] - test[f"test/{name}_loss"]
         found[f"learnt/{name}_gain"] = unigram["validation"] - min(points, default=math.inf)
+    return found
+
+
+def bits_per_byte(
+    documents: Mapping[str, tuple[list[float], list[float]]],
+    objectives: Mapping[str, Any],
+    prepared: Prepared,
+    data: Data,
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Metric -> (bits a byte of every test document, its bytes), for losses over whole texts: these compare models
+    that split text into other tokens. The first token of a document is predicted by nobody: its bytes count, and it
+    costs no bits."""
+    found = {}
+    sizes = [float(prepared.bytes["test"][number]) for number in np.unique(data.test.rows.document).tolist()]
+    for name, objective in objectives.items():
+        halved = getattr(data.test.collate.noises[name], "half", False)
+        if getattr(objective, "whole_text", False) and not halved and f"test/{name}_loss" in documents:
+            means, targets = (np.array(column) for column in documents[f"test/{name}_loss"])
+            nats = np.where(targets > 0, means * targets, 0.0)
+            found[f"test/{name}_bits_per_byte"] = ((nats / math.log(2) / np.array(sizes)).tolist(), sizes)
     return found
 
 

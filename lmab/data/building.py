@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation", "test")
 # Part of every key: raise it when the same settings would make other files.
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Prepared:
     vocabulary: Vocabulary
     counts: dict[str, np.ndarray]  # part -> [V] how often each type stands there, special ones left out
     facts: dict[str, Any]
+    bytes: dict[str, dict[int, int]]  # part -> document -> bytes of its text; empty for a task
 
     def unigram_nats(self, part: str = "test") -> float:
         """Cross entropy of a part under the training split's unigram distribution (add-one), in nats a token:
@@ -132,10 +133,12 @@ def gathered(folders: dict[str, Path], made: Tokenized) -> Prepared:
     """The rows of all parts, with what their facts.json say."""
     facts: dict[str, Any] = {"types": made.tokenizer.get_vocab_size()}
     counts: dict[str, np.ndarray] = {}
+    read: dict[str, dict[int, int]] = {}
     for part, folder in folders.items():
         known = json.loads((folder / "facts.json").read_text())
         counts[part] = np.array(known.pop("counts"))
+        read[part] = {int(number): size for number, size in known.pop("bytes", {}).items()}
         facts[part] = known
-    prepared = Prepared(folders, made.path, made.vocabulary, counts, facts)
+    prepared = Prepared(folders, made.path, made.vocabulary, counts, facts, read)
     facts["unigram_nats"] = {part: prepared.unigram_nats(part) for part in ("validation", "test")}
     return prepared

@@ -117,11 +117,13 @@ def _documents(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _rows(made: Tokenized, segments: Segments, source: Path, folder: Path, share: float) -> None:
     """Write the rows of a part. source: its sentences. share: of its documents, for the training part."""
     chosen = None if share == 1 else taken(source.parent, share)
+    read: dict[int, int] = {}  # document -> bytes of its text
 
     def numbered() -> Iterator[tuple[int, list[list[int]]]]:
         for number, sentences in _documents(source):
             if chosen is None or number in chosen:
                 encoded = made.tokenizer.encode_batch(sentences, add_special_tokens=False)
+                read[number] = len(" ".join(sentences).encode())
                 yield number, [e.ids for e in encoded]
 
     facts = write(
@@ -133,7 +135,7 @@ def _rows(made: Tokenized, segments: Segments, source: Path, folder: Path, share
         nothing=f"The corpus left no rows for {source.stem}: its documents hold no words, or too few for one row of "
         f"{type(segments).__name__}.",
     )
-    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "facts.json").write_text(json.dumps(facts | {"bytes": read}))
 
 
 def prepare(

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 # What a loss over held-out text is measured on. Two runs that differ here answered different questions.
 # The training text is among it, since the tokenizer is learnt from that.
-_HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "split")
+_HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "task.fingerprint", "split")
+# The labels of a task are the same whatever its texts are split into, and no corpus is read.
+_LABELLED = ("evaluation", "task.fingerprint", "split")
 # Here the model only saw more or less of the text before the same targets, or took them up in other batches.
 _CONTEXT = ("evaluation.batch", "evaluation.memory", "evaluation.reach")
 # A share of the training text is the model's alone: the tokenizer is learnt from all of it.
@@ -48,8 +50,9 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
             # A knob that held-out text has fixed for itself changes nothing there.
             fixed = config.get("evaluation", {}).get("noise", {}).get(name, {})
             own |= {f"objective.{name}.{knob}" for knob in getattr(target, "redefines", ()) if knob not in fixed}
-    # Bits are those of the text, whatever tokens it is split into.
-    held_out = _HELD_OUT if not metric.endswith(_BITS) else tuple(held for held in _HELD_OUT if held != "tokenizer")
+    held_out = _LABELLED if all(config.get("task") for config in configs) else _HELD_OUT
+    if metric.endswith(_BITS):  # those of the text, whatever tokens it is split into
+        held_out = tuple(held for held in held_out if held != "tokenizer")
     found = []
     for key in differences(configs):
         inside = any(key == held or key.startswith(f"{held}.") for held in held_out)

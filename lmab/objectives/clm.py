@@ -57,6 +57,7 @@ class CausalLM(TokenLoss):
 
     name = "clm"
     redefines: ClassVar[tuple[str, ...]] = ("half",)
+    whole_text: ClassVar[bool] = True  # unless held-out text is read by halves
 
     def __init__(self, *, half: bool, weight: float) -> None:
         super().__init__(NextToken(half=half), weight)

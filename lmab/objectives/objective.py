@@ -25,6 +25,7 @@ class Objective(nn.Module):
 
     redefines: knobs that change what the loss measures; arms that differ in one cannot be ranked by it.
     nats_a_token: the loss is one of ordinary tokens, so it can be held against the unigram entropy.
+    whole_text: on held-out text every ordinary token is predicted once, so that its losses are those of the text.
     pools, second_stream: it asks the network's pooler, or its second stream. everywhere: it asks the last layer at
     all places. layered: it asks every layer.
     """
@@ -32,6 +33,7 @@ class Objective(nn.Module):
     name: ClassVar[str]
     redefines: ClassVar[tuple[str, ...]] = ()
     nats_a_token: ClassVar[bool] = False
+    whole_text: ClassVar[bool] = False
     pools: bool = False
     second_stream: bool = False
     everywhere: bool = False

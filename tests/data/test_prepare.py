@@ -353,7 +353,7 @@ def test_the_unigram_entropy_is_what_one_computes_by_hand(train, held):
         row[:5] = [0] * 5
     vocabulary = Vocabulary(8, 0, 1, 2, 3, 4, special, special & False)
     both = {"train": np.array(train), "test": np.array(held)}
-    prepared = Prepared({}, None, vocabulary, both, {})
+    prepared = Prepared({}, None, vocabulary, both, {}, {})
     total = sum(train) + 3
     nats = [-math.log((n + 1) / total) for n in train[5:]]
     wanted = sum(n * x for n, x in zip(held[5:], nats, strict=True)) / sum(held)

@@ -34,6 +34,25 @@ def test_what_changes_the_measure_is_named(override: str, keys: list[str], compo
     assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("knob", "keys"), [("rate=0.2", []), ("mask=0.5", ["objective.mlm.mask"])])
+def test_a_knob_that_held_out_text_has_fixed_is_no_part_of_the_measure(
+    knob: str, keys: list[str], composed: Callable[..., DictConfig]
+) -> None:
+    lines = "+evaluation.noise.mlm.rate=0.15", f"objective.mlm.{knob}"
+    configs = [OmegaConf.to_container(composed(*lines[:n]), resolve=True) for n in (1, 2)]
+    assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]
+
+
+def test_labels_compare_whatever_the_tokens_but_not_over_tasks(composed: Callable[..., DictConfig]) -> None:
+    one, other, third = (
+        OmegaConf.to_container(composed("task=rotten_tomatoes", "objective=[classify]", *more), resolve=True)
+        | {"task": {"fingerprint": fingerprint}}  # type: ignore[operator]
+        for fingerprint, *more in ("a", ("a", "tokenizer=byte_bpe", "corpus=rotten_tomatoes"), "b")
+    )
+    assert guard.redefined("test/classify_accuracy", [one, other]) == []
+    assert guard.redefined("test/classify_accuracy", [one, third]) == ["task.fingerprint"]
+
+
 def test_bits_of_a_text_compare_models_that_split_it_otherwise(composed: Callable[..., DictConfig]) -> None:
     one, other = (
         OmegaConf.to_container(composed("objective=[clm]", f"tokenizer.vocab={size}"), resolve=True)

@@ -47,7 +47,7 @@ def test_labels_compare_whatever_the_tokens_but_not_over_tasks(composed: Callabl
     one, other, third = (
         OmegaConf.to_container(composed("task=rotten_tomatoes", "objective=[classify]", *more), resolve=True)
         | {"task": {"fingerprint": fingerprint}}  # type: ignore[operator]
-        for fingerprint, *more in ("a", ("a", "tokenizer=byte_bpe", "corpus=rotten_tomatoes"), "b")
+        for fingerprint, *more in (("a",), ("a", "tokenizer=byte_bpe", "corpus=rotten_tomatoes"), ("b",))
     )
     assert guard.redefined("test/classify_accuracy", [one, other]) == []
     assert guard.redefined("test/classify_accuracy", [one, third]) == ["task.fingerprint"]

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lmab import checks
 from lmab.lab import guard, stats
-from lmab.lab.exact import Amount, Exact, Ratio
+from lmab.lab.amounts import Amount, Exact, Ratio
 from lmab.lab.rules import Comparison, Order, Peak, Rule, Share
 from lmab.store import signature
 from lmab.types import BadInput

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmab.lab import claim as claims
-from lmab.lab.exact import Amount, Ratio
+from lmab.lab.amounts import Amount, Ratio
 from lmab.lab.rules import Comparison, Order, Peak, Share
 from lmab.types import BadInput
 

@@ -99,12 +99,17 @@ class Adaptive(Tied):
     def _head(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         """Log probabilities [N, frequent types + clusters]."""
         frequent = F.linear(hidden, embedding[: self.ends[0]], self.bias[: self.ends[0]])
-        return torch.cat([frequent, self.clusters(hidden)], 1).float().log_softmax(1)
+        return _log_shares(torch.cat([frequent, self.clusters(hidden)], 1))
 
     def _inside(self, hidden: Tensor, embedding: Tensor, cluster: int) -> Tensor:
         """Log probabilities of a cluster's types, given the cluster."""
         types = slice(self.ends[cluster], self.ends[cluster + 1])
-        return F.linear(hidden, embedding[types], self.bias[types]).float().log_softmax(1)
+        return _log_shares(F.linear(hidden, embedding[types], self.bias[types]))
+
+
+def _log_shares(scores: Tensor) -> Tensor:
+    """log softmax, in float32 at least."""
+    return (scores if scores.dtype == torch.float64 else scores.float()).log_softmax(1)
 
 
 class Pooler(nn.Module):

@@ -23,7 +23,7 @@ BERT_LIKE = COMMON | {"length": 512, "positions": "normal"}
 SIZES: dict[str, dict[str, Any]] = {
     "base": {"dim": 768, "depth": 12, "heads": 12, "ffn": 3072},
     "large": {"dim": 1024, "depth": 24, "heads": 16, "ffn": 4096},
-    "xlarge": {"dim": 2048, "depth": 24, "heads": 16, "ffn": 8192},
+    "xlarge": {"dim": 2048, "depth": 24, "heads": 32, "ffn": 8192},
     "xxlarge": {"dim": 4096, "depth": 12, "heads": 64, "ffn": 16384},
 }
 BASE_AND_LARGE = pytest.mark.parametrize("size", ["base", "large"])

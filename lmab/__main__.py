@@ -168,11 +168,8 @@ def generate(root: Path, run: str, prompt: str, tokens: int, memory: int | None,
     from lmab import generate as generation
     from lmab.trained import opened
 
-    print(
-        generation.text(
-            opened(_opened(root), run), prompt, generation.Sampling(**sampling), tokens=tokens, memory=memory
-        )
-    )
+    drawing = generation.Sampling(**sampling)
+    print(generation.text(opened(_opened(root), run), prompt, drawing, tokens=tokens, memory=memory))
 
 
 @lmab.command()

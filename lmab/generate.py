@@ -7,13 +7,17 @@ stream (Yang et al. 2019, section 2.3). A model that fills in blanks has no prob
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from lmab.data.tokenizer import Ready
+from lmab.nn.position import Absolute
+from lmab.rng import derive
 from lmab.types import BadInput, Batch, Encoded, View
+from lmab.wiring import make
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -36,7 +40,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
+        if not 0 <= self.temperature < math.inf:
             raise BadInput(f"--temperature {self.temperature} cannot work: give a number from 0 up.")
         if self.top_k is not None and self.top_k < 1:
             raise BadInput(f"--top-k {self.top_k} leaves no token: give at least 1.")
@@ -47,86 +51,100 @@ class Sampling:
         """logits: [V], -inf for tokens that may not come. The draw is a function of (seed, step, logits)."""
         if self.temperature == 0:
             return int(logits.argmax())
-        values, numbers = (logits.double() / self.temperature).sort(descending=True, stable=True)
+        heights = (logits.double() - logits.max()) / self.temperature  # so that none is infinite above
+        values, numbers = heights.sort(descending=True, stable=True)
         shares = values.softmax(0)
         kept = shares.cumsum(0) - shares < self.top_p  # the first always is
         if self.top_k is not None:
             kept[self.top_k :] = False
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        generator = torch.Generator().manual_seed(derive(self.seed, "generate", step))
         return int(numbers[torch.multinomial(shares * kept, 1, generator=generator)])
 
 
 def scores(
-    network: Network, objectives: Mapping[str, object], tokens: Sequence[int], *, memory: int
+    network: Network,
+    objectives: Mapping[str, object],
+    tokens: Sequence[int],
+    *,
+    length: int,
+    memory: int,
+    head: Sequence[int] = (),
 ) -> Generator[Tensor, int, None]:
     """First for `tokens`, then for every token that is sent in: the scores [V] of the one that follows.
 
-    memory: places that are remembered. BadInput: the objectives leave no way to go on with a text.
+    length: of a row, as in training. memory: places that are remembered. head: what a row begins with.
+    BadInput: the objectives leave no way to go on with a text, or the model no way to remember.
     """
     reader = _Ahead if "clm" in objectives else _Asked if "plm" in objectives else None
     if reader is None:
         raise BadInput(
-            f"A model of objective=[{','.join(objectives)}] fills in blanks that it sees from both sides, and has no "
-            f"probability for a text that goes on: generate from a run of experiment=transformer_xl or xlnet."
+            f"A model of objective=[{','.join(objectives)}] has no probability for a text that goes on: generate from "
+            f"a run with clm or plm, such as experiment=transformer_xl or experiment=xlnet."
         )
-    return reader(network, memory).read(list(tokens))
+    if memory and any(isinstance(part, Absolute) for part in network.modules()):
+        raise BadInput(
+            f"--memory {memory} cannot work: this model counts positions from the start of a row, which say nothing "
+            f"about earlier rows, so give --memory 0."
+        )
+    return reader(network, length, memory, list(head)).read(list(tokens))
 
 
 class _Reader:
-    """Feeds a network with a text, row after row.
+    """Feeds a network with a text, row after row."""
 
-    length: of a row at most.
-    """
-
-    def __init__(self, network: Network, memory: int, length: int = 64) -> None:
-        self.network, self.memory = network, memory
-        positions = getattr(network.embedding, "positions", None)
-        self.length = length if positions is None else positions.num_embeddings
+    def __init__(self, network: Network, length: int, memory: int, head: list[int]) -> None:
+        self.network, self.length, self.memory, self.head = network, length, memory, head
         self.held: tuple[Tensor, ...] = ()
 
-    def forward(self, tokens: list[int], view: View, places: Tensor | None, *, remember: bool) -> Encoded:
-        row = torch.tensor([tokens])
-        batch = Batch(row, None, view, {}, torch.zeros(1, dtype=torch.long), 1, len(tokens))
-        kept = self.memory if remember else 0
-        encoded = self.network(batch, places, memory=self.held, remember=kept)
-        if kept:
+    def forward(self, row: list[int], view: View, asked: list[int], *, remember: bool) -> Encoded:
+        """asked: the places of the content that are wanted."""
+        batch = Batch(torch.tensor([row]), None, view, {}, torch.zeros(1, dtype=torch.long), 1, len(row))
+        places = torch.tensor(asked, dtype=torch.long)
+        encoded = self.network(batch, places, memory=self.held, remember=self.memory if remember else 0)
+        if remember:
             self.held = encoded.memory
         return encoded
 
-    def read(self, tokens: list[int]) -> Generator[Tensor, int, None]:
+    def last(self, text: list[int], places: int) -> list[int]:
+        """The end of a text as a row of so many places at most."""
+        return [*self.head, *text[len(self.head) - places :]]
+
+    def read(self, text: list[int]) -> Generator[Tensor, int, None]:
         raise NotImplementedError
 
 
 class _Ahead(_Reader):
     """A language model: the last place says what follows."""
 
-    def read(self, tokens: list[int]) -> Generator[Tensor, int, None]:
-        new = tokens
+    def read(self, text: list[int]) -> Generator[Tensor, int, None]:
+        new = [*self.head, *text]
         while True:
             if not self.memory:
-                new = tokens[-self.length :]
-            for start in range(0, len(new), self.length):
-                row = new[start : start + self.length]
-                causal = torch.ones(len(row), len(row), dtype=torch.bool).tril()[None, None]
-                last = torch.tensor([len(row) - 1])
-                encoded = self.forward(row, View(causal), last, remember=bool(self.memory))
-            sent = yield self.network.token_logits(encoded.hidden)[0]
-            tokens.append(sent)
-            new = [sent]
+                new = self.last(text, self.length)
+            *full, row = [new[start : start + self.length] for start in range(0, len(new), self.length)]
+            for before in full:  # nothing is asked of them, and all is remembered
+                self.forward(before, _causal(before), [], remember=True)
+            encoded = self.forward(row, _causal(row), [len(row) - 1], remember=self.memory > 0)
+            new = [(yield self.network.token_logits(encoded.hidden)[0])]
+            text += new
+
+
+def _causal(row: list[int]) -> View:
+    return View(torch.ones(len(row), len(row), dtype=torch.bool).tril()[None, None])
 
 
 class _Asked(_Reader):
     """A permutation language model: the query stream is asked for the place behind the text, which sees all of it;
     the text does not see that place. Rows that are full go into the memory."""
 
-    def read(self, tokens: list[int]) -> Generator[Tensor, int, None]:
-        row: list[int] = []
+    def read(self, text: list[int]) -> Generator[Tensor, int, None]:
+        row = [*self.head, *text]
         while True:
-            row += tokens
-            while self.memory and len(row) >= self.length:
-                self.forward(row[: self.length], View(), None, remember=True)
+            if not self.memory:
+                row = self.last(text, self.length - 1)
+            while len(row) >= self.length:
+                self.forward(row[: self.length], View(), [], remember=True)
                 row = row[self.length :]
-            row = row[-(self.length - 1) :] if not self.memory else row
             T = len(row) + 1
             seen = torch.arange(T) < T - 1
             view = View(
@@ -134,30 +152,21 @@ class _Asked(_Reader):
                 queries=torch.tensor([[T - 1]]),
                 query_visible=seen[None, None, None],
             )
-            encoded = self.forward([*row, 0], view, torch.empty(0, dtype=torch.long), remember=False)
+            encoded = self.forward([*row, 0], view, [], remember=False)
             assert encoded.second is not None
-            tokens = [(yield self.network.token_logits(encoded.second)[0])]
+            sent = yield self.network.token_logits(encoded.second)[0]
+            text.append(sent)
+            row.append(sent)
 
 
 @torch.no_grad()
 def continued(
-    network: Network,
-    objectives: Mapping[str, object],
-    prompt: Sequence[int],
-    sampling: Sampling,
-    *,
-    forbidden: Tensor,
-    end: int,
-    tokens: int,
-    memory: int,
+    reader: Generator[Tensor, int, None], sampling: Sampling, *, forbidden: Tensor, end: int, tokens: int
 ) -> list[int]:
-    """The prompt's continuation as numbers, `tokens` at most; it stops where the model ends the text.
+    """What follows, as numbers, `tokens` at most; it stops where the model ends the text.
 
-    forbidden: [V] bool, types that never come. end: the type that ends a text. memory: places remembered.
+    reader: as `scores` gives it. forbidden: [V] bool, types that never come. end: the type that ends a text.
     """
-    if not prompt:
-        raise BadInput("--prompt holds no word that the tokenizer knows: give a text to go on with.")
-    reader = scores(network, objectives, prompt, memory=memory)
     logits = next(reader)
     found: list[int] = []
     for step in range(tokens):
@@ -171,21 +180,28 @@ def continued(
 
 
 def text(run: Trained, prompt: str, sampling: Sampling, *, tokens: int, memory: int | None) -> str:
-    """The prompt and what a run makes of it. memory: places remembered, None for as many as in training."""
+    """The prompt and what a run makes of it. memory: places remembered, None for as many as in training.
+
+    BadInput: a prompt without words, a run that cannot go on with one.
+    """
     tokenizer, words = Ready(path=str(run.prepared.tokenizer)).learn([]), run.prepared.vocabulary
     start = tokenizer.encode(prompt, add_special_tokens=False).ids
-    forbidden = torch.from_numpy(words.special.copy())
-    forbidden[words.last] = False
-    numbers = continued(
-        run.learner.network,
+    if not start or not prompt.strip():
+        raise BadInput("--prompt holds no word that the tokenizer knows: give a text to go on with.")
+    network, segments = cast("Network", run.learner.network), make(run.config["segments"])
+    if memory is None:
+        memory = network.memory if segments.contiguous else 0  # rows of no stream were read without one
+    reader = scores(
+        network,
         run.config["objective"],
         start,
-        sampling,
-        forbidden=forbidden,
-        end=words.last,
-        tokens=tokens,
-        memory=run.learner.network.memory if memory is None else memory,
+        length=segments.length,
+        memory=memory,
+        head=[] if segments.contiguous or getattr(segments, "last", False) else [words.first],
     )
+    forbidden = torch.from_numpy(words.special.copy())
+    forbidden[words.last] = False
+    numbers = continued(reader, sampling, forbidden=forbidden, end=words.last, tokens=tokens)
     # Decoded together, since whether a space stands between two tokens is known from both.
-    whole, head = tokenizer.decode([*start, *numbers]), tokenizer.decode(start)
-    return prompt + whole.removeprefix(head) if whole.startswith(head) else whole
+    whole, beginning = tokenizer.decode([*start, *numbers]), tokenizer.decode(start)
+    return prompt + whole.removeprefix(beginning) if whole.startswith(beginning) else whole

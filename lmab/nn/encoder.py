@@ -61,11 +61,13 @@ class Encoder(nn.Module):
             layer, content = self.layers[number], hidden[:, :T]
             source = torch.cat([memory[depth], content], 1) if memory else content
             if remember:
-                remembered.append(source[:, -remember:].detach())
+                # A copy: a part of `source` would keep all of it, here and in every checkpoint.
+                remembered.append(source[:, -remember:].detach().clone())
             if keep:
                 kept.append(content)
             if depth < len(self.order) - 1:
-                hidden = layer(hidden, sight, source if source.shape != hidden.shape else None)
+                itself = not memory and sight.queries is None  # what asks is all that is looked at
+                hidden = layer(hidden, sight, None if itself else source)
                 continue
             if sight.queries is not None:
                 second = layer(hidden[:, T:], sight.of("second"), source)

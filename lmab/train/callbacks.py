@@ -73,7 +73,9 @@ class Recorder(pl.Callback):
         step = trainer.global_step
         if step % self.every and step != self.record.steps:
             return
-        values = {f"train/{name}_loss": float(s) / self.totals[name] for name, s in self.sums.items()}
+        values = {
+            f"train/{name}_loss": float(s) / self.totals[name] for name, s in self.sums.items() if self.totals[name]
+        }
         self.sums, self.totals = {}, {}
         (group, *_) = trainer.optimizers[0].param_groups  # the rate of the next step
         self._point(step, values | {"train/lr": group["lr"]})

@@ -61,7 +61,7 @@ class Learning:
         return any(getattr(objective, "pools", False) for objective in self.objectives.values())
 
 
-FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
+FROZEN = ("embedding", "encoder", "distances", "dropout")  # what of a network a probe leaves alone
 
 
 class Learner(pl.LightningModule):
@@ -119,7 +119,7 @@ class Learner(pl.LightningModule):
         encoded = self.network(
             batch,
             None if everywhere else batch.asked(),
-            memory=self.memories.before(part, micro, batch.examples) if remember else (),
+            memory=self.memories.before(part, micro, batch.examples, batch.tokens.device) if remember else (),
             remember=remember,
             reach=self.learning.reach if held_out else None,
             keep=keep,
@@ -130,7 +130,7 @@ class Learner(pl.LightningModule):
             yield name, cast("float", objective.weight), objective(self.network, encoded, batch)
 
     def training_step(self, batch: tuple[Batch, ...], batch_idx: int) -> dict[str, Any]:
-        totals = {name: max(1, sum(len(micro.targets[name].places) for micro in batch)) for name in self.objectives}
+        totals = {name: sum(len(micro.targets[name].places) for micro in batch) for name in self.objectives}
         sums = dict.fromkeys(self.objectives, torch.zeros((), device=self.device))
         # Dropout draws from torch's global generator: it is set by (seed, step, micro-batch) and put back, so that
         # what is drawn does not depend on what was drawn before, nor on the head of a further objective.
@@ -147,7 +147,7 @@ class Learner(pl.LightningModule):
                 for name, weight, outcome in self.outcomes(micro, "train", number):
                     total = outcome.losses.sum()
                     sums[name] = sums[name] + total.detach()
-                    loss = loss + total * (weight / totals[name])
+                    loss = loss + total * (weight / max(1, totals[name]))
                 if loss.requires_grad:  # a step of which no row has a target teaches nothing
                     self.manual_backward(loss)
         self._update()
@@ -217,7 +217,7 @@ class Learner(pl.LightningModule):
         checkpoint["memory"] = self.memories.of("train")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.memories.restore("train", checkpoint.get("memory", {}), self.device)
+        self.memories.restore("train", checkpoint.get("memory", {}))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.learning.optim.build(self)

@@ -18,10 +18,10 @@ class Memories:
     def __init__(self) -> None:
         self._held: dict[str, dict[int, Layers]] = {}
 
-    def before(self, part: str, micro: int, rows: int) -> Layers:
+    def before(self, part: str, micro: int, rows: int, device: torch.device) -> Layers:
         """The memory of the first `rows` lanes, empty where nothing was read yet. Lanes that have come to their end
-        are the last ones."""
-        return tuple(layer[:rows] for layer in self._held.get(part, {}).get(micro, ()))
+        are the last ones. device: where it is wanted; a checkpoint is read before anything is moved there."""
+        return tuple(layer[:rows].to(device) for layer in self._held.get(part, {}).get(micro, ()))
 
     def keep(self, part: str, micro: int, memory: Layers) -> None:
         self._held.setdefault(part, {})[micro] = memory
@@ -32,5 +32,5 @@ class Memories:
     def of(self, part: str) -> dict[int, Layers]:
         return self._held.get(part, {})
 
-    def restore(self, part: str, held: dict[int, Layers], device: torch.device) -> None:
-        self._held[part] = {micro: tuple(layer.to(device) for layer in layers) for micro, layers in held.items()}
+    def restore(self, part: str, held: dict[int, Layers]) -> None:
+        self._held[part] = held

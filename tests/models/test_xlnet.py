@@ -34,6 +34,7 @@ PLAIN = {
     "embedding_std": 0.02,
 }
 B, T, P = 4, 7, 3
+CPU = torch.device("cpu")
 MASKED = {"rate": 0.15, "mask": 0.8, "random": 0.1, "whole_words": False, "copies": None, "weight": 1.0}
 PERMUTED = PermutationLM(k=2, span=2, weight=1.0)
 
@@ -159,7 +160,7 @@ FLAGS = [*itertools.product([False, True], repeat=5)]
 
 
 @pytest.mark.parametrize(("two", "segments", "ordered", "backward", "padded"), FLAGS)
-@pytest.mark.parametrize(("memory", "clamp"), [(0, None), (5, None), (9, 3)])
+@pytest.mark.parametrize(("memory", "clamp"), [(0, None), (P, None), (5, None), (9, 3)])
 def test_scores_losses_memories_and_gradients_are_those_of_transformers(
     paired, memory, clamp, two, segments, ordered, backward, padded
 ):
@@ -170,14 +171,14 @@ def test_scores_losses_memories_and_gradients_are_those_of_transformers(
         ends = padded and number == 1
         batch, told = both(two=two, segments=segments, ordered=ordered, backward=backward, padded=ends, seed=number)
         said = pair.theirs(**told, mems=mems)
-        encoded = learner.network(batch, memory=learner.memories.before("train", 0, B))
+        encoded = learner.network(batch, memory=learner.memories.before("train", 0, B, CPU))
         (targets,) = batch.targets.values()
         scores = learner.network.token_logits(encoded.of(targets))
         torch.testing.assert_close(scores, said.logits[told["labels"] != -100], rtol=0, atol=1e-5)
         ((_, _, outcome),) = learner.outcomes(batch)
         torch.testing.assert_close(outcome.losses.mean(), said.loss, rtol=0, atol=1e-5)
         total, wanted, mems = total + outcome.losses.mean(), wanted + said.loss, said.mems
-        left = learner.memories.before("train", 0, B)
+        left = learner.memories.before("train", 0, B, CPU)
         assert [layer.shape[1] for layer in left] == [min(memory, T * (number + 1))] * (SIZES["depth"] if memory else 0)
         # What is left of padding is another thing there; no row that follows may see it.
         kept = told.get("attention_mask", torch.ones(B, T)).bool()

@@ -190,14 +190,17 @@ def test_nothing_is_remembered_or_kept_unless_asked_for(scatter):
     assert passed.second is None
 
 
-def test_two_streams_in_one_call_are_the_two_calls_of_the_paper(scatter):
+@pytest.mark.parametrize("memory", [0, 1, 2, 3])  # as many places as queries too: only the shapes are then alike
+def test_two_streams_in_one_call_are_the_two_calls_of_the_paper(scatter, memory):
     """h from h and g from h, with the same weights (Yang et al. 2019, section 2.3)."""
     queries = torch.tensor([[1, 4], [0, 2], [2, 3]])
     batch, model, hidden = batch_of(3, 5, queries), stack(scatter, "relative", 3), states(3, 7)
-    at = sight(batch, 0)
+    at = sight(batch, memory)
+    held = [states(3, memory, seed=20 + depth) for depth in range(3)]
     h, g = hidden[:, :5], hidden[:, 5:]
-    for layer in model.layers:
-        h, g = layer(h, at.of("content")), layer(g, at.of("second"), h)
-    passed = model(hidden, at)
+    for layer, before in zip(model.layers, held, strict=True):
+        source = torch.cat([before, h], 1)
+        h, g = layer(h, at.of("content"), source), layer(g, at.of("second"), source)
+    passed = model(hidden, at, memory=held if memory else ())
     torch.testing.assert_close(passed.hidden, h)
     torch.testing.assert_close(passed.second, g)

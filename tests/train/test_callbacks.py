@@ -66,6 +66,14 @@ CASES = {
     "at_the_checkpoint_itself": (5, PLAIN),
     "checkpoint_every_step": (7, PLAIN | {"checkpoint_every": 1}),
     "before_the_first_checkpoint": (3, PLAIN),
+    # in the middle of streams, with what was read before; a lane begins anew after eight steps or more
+    "with_a_memory": (8, PLAIN | {"memory": 40}),
+    "with_a_memory_of_every_micro_batch": (8, PLAIN | {"memory": 40, "micro": 16}),
+    "with_a_memory_in_half_precision": (8, PLAIN | {"memory": 40, "precision": "bf16-mixed"}),
+    "with_a_memory_validated_at_the_checkpoint": (
+        6,
+        {"log_every": 2, "val_every": 4, "checkpoint_every": 4, "memory": 7},
+    ),
 }
 
 

@@ -1,9 +1,11 @@
-"""Every claim file loads, its arms differ, and it reaches a verdict at the smoke budget, through Hydra itself."""
+"""Every claim file loads, its arms differ, and it is walked through at the smoke budget, through Hydra itself."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from lmab.lab.claim import load
+from lmab.lab.publish import publish
 from lmab.store import Record, Store
 from lmab.types import BadInput
 
@@ -53,9 +56,47 @@ def test_a_claim_file_loads_and_gives_its_source(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
-    name: str, tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+def test_a_claim_is_looked_at_from_text_to_report(
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Every arm at one seed and with few steps, in this process: what a claim file says composes, trains, is judged."""
+    store = tmp_path_factory.getbasetemp() / "claims"  # shared: a corpus is prepared once
+    claim = load(name, _given(name))
+    words = ["run.py", "-m", f"sweeps={name}", "tracker=none", f"store={store}", "hydra/launcher=basic"]
+    if claim.tested:
+        words += ["budget=smoke", "seeds=look"]
+        owned = any(line.startswith("trainer.steps=") for lines in claim.arms.values() for line in lines)
+        words += [] if owned else ["trainer.steps=2"]
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    verdict = json.loads((_report(said).parent / "verdict.json").read_text())
+    assert set(verdict["scores" if claim.tested else "figures"]) == set(claim.arms)
+    if claim.exact:
+        assert verdict["answer"] in ("reproduced", "contradicted")
+        assert "runs" not in verdict or not any(verdict["runs"].values())
+        return
+    assert verdict["answer"] == "undecided"
+    assert "with seeds=look" in verdict["sentence"]
+    assert f"one seed was looked at, and a verdict needs at least {claim.least}" in verdict["sentence"]
+    assert verdict["missing"] == []
+    for arm in claim.arms:
+        assert math.isfinite(verdict["scores"][arm]["0"])
+        record = Store(store).find(verdict["runs"][arm]["0"])
+        assert record is not None
+        assert record.state == "done"
+    with pytest.raises(BadInput, match="decides nothing"):
+        publish(Store(store), _report(said).parent, store / "results")
+
+
+@pytest.mark.slow
+def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
+    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    name = "roberta/masking"
     first = command(*_line(name, tmp_path))
     assert first.returncode == 0, first.stderr
     claim = load(name, _given(name))
@@ -75,14 +116,33 @@ def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
     assert again.stdout == first.stdout
     assert _written(tmp_path) == written
     assert report.read_bytes() == text
-    if claim.exact:
-        assert not written  # its figures are computed
-        return
-    # One more seed trains that seed alone.
+    # A look at one seed finds it done; one more seed trains that seed alone.
+    assert command(*_line(name, tmp_path, "seeds=look")).returncode == 0
+    assert _written(tmp_path) == written
     assert command(*_line(name, tmp_path, f"seeds={len(claim.seeds) + 1}")).returncode == 0
     more = _written(tmp_path)
     assert len(more) == len(written) + len(claim.arms)
     assert {k: v for k, v in more.items() if k in written} == written
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["sweeps=albert/parameters", "budget=smoke"], "budget=paper"),
+        (["sweeps=roberta/masking", "seeds=1"], "seeds=look"),
+        (["sweeps=roberta/masking", "seeds=some"], "seeds"),
+    ],
+)
+def test_what_a_claim_cannot_be_asked_is_one_sentence(
+    line: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "-m", *line, f"store={tmp_path}"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+    assert left.value.code == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert words in sentence
+    assert list(Store(tmp_path)) == []
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ def publish(store: Store, report: Path, results: Path) -> Path:
     BadInput: a run is missing, or runs or figures were made by code that no revision gives back.
     """
     verdict = json.loads((report / "verdict.json").read_text(encoding="utf-8"))
+    if "seeds=look" in verdict["changes"]:
+        raise BadInput(f"{report.name} looked at one seed, which decides nothing: ask the claim without seeds=look.")
     if verdict["changes"]:
         raise BadInput(
             f"{report.name} is another experiment than sweeps/{verdict['claim']['name']}.yaml "

@@ -24,7 +24,7 @@ WEIGHTS = [3.0, 5.0, 2.0]
 
 
 def _cells(budget: str = "mini") -> list[Cell]:
-    config = {"budget": {"name": budget}}
+    config = {"budget": {"name": budget}, "objective": {"mlm": {}}}
     return [Cell(arm, seed, [], f"{arm}-{seed}", config) for seed in range(10) for arm in ("old", "new")]
 
 
@@ -104,3 +104,28 @@ def test_the_level_of_a_file_counts() -> None:
     assert load("some/claim", GIVEN | {"level": 0.01}).level == 0.01
     with pytest.raises(BadInput, match="can never decide"):
         load("some/claim", GIVEN | {"level": 0.001})
+
+
+@pytest.mark.parametrize("gain", [2.0, 0.49])
+def test_a_look_at_one_seed_is_always_undecided(gain: float) -> None:
+    claim = load("some/claim", GIVEN | {"seeds": "look"}, look=True)
+    assert claim.seeds == [0]
+    found = conclude(claim, [c for c in _cells() if c.seed == 0], _records(gain=gain), ["seeds=look"])
+    assert found.answer == "undecided"
+    words = "Undecided at budget mini with seeds=look: one seed was looked at, and a verdict needs at least 6."
+    assert found.sentence.startswith(f"{words} Gains: new over old: +1")
+    assert ("old, new gained less than 0.5 nats" in found.sentence) == (gain < 0.5)
+
+
+def test_a_look_that_lost_an_arm_says_so() -> None:
+    cells = [c for c in _cells() if c.seed == 0]
+    records = {c.signature: _record(c) for c in cells if c.arm == "old"}
+    found = conclude(load("some/claim", GIVEN, look=True), cells, records)
+    assert found.answer == "undecided"
+    assert "nan" not in found.sentence
+    assert "1 of 2 runs have no score" in found.sentence
+
+
+def test_a_file_that_asks_for_a_look_is_refused() -> None:
+    with pytest.raises(BadInput, match="seeds"):
+        load("some/claim", GIVEN | {"seeds": "look"})

@@ -1,26 +1,31 @@
-"""What a model costs, counted from its sizes and measured by the clock.
+"""What a model costs, counted before anything is trained, and measured by the clock.
 
-L  depth   D  dim   F  ffn   T  length of a row   M  memory   W = 2 T + M - 1  distances   E  embedding
+D  dim   F  ffn   T  length of a row   W = 2 T - 1  distances   E  embedding
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from lmab.machine import machine
 from lmab.types import Batch, View
 from lmab.wiring import bare_learner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
+    from lmab.nn.network import Network
     from lmab.train.learner import Learner
 
 RUNS = 5  # of which the fastest counts: the others waited for something else
@@ -40,12 +45,39 @@ def row(length: int, rows: int, device: torch.device | str) -> Batch:
     )
 
 
+@contextlib.contextmanager
+def counted() -> Iterator[FlopCounterMode]:
+    """Counts what forward passes compute, without gradients."""
+    # The fused kernels are not in the counter's table on every device; the plain ones do the same arithmetic.
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
+
+
+def sizes(config: Mapping[str, Any]) -> dict[str, float]:
+    """Figures of a configuration that is composed and typed, on the meta device; the corpus is not touched.
+
+    cost/parameters: each once, with the token head and the heads of the objectives. cost/encoder_parameters: without
+    these, as papers count. cost/flops_a_token: of one forward pass of the encoder over a full row of `model.length`.
+    """
+    learner = bare_learner(config, seed=None)
+    network, length = learner.network.eval(), config["model"]["length"]
+    encoder = (p.numel() for name, p in network.named_parameters() if not name.startswith("head."))
+    with counted() as counter:
+        network(row(length, 1, "meta"))
+    return {
+        "cost/parameters": sum(p.numel() for p in learner.parameters()),
+        "cost/encoder_parameters": sum(encoder),
+        "cost/flops_a_token": counter.get_total_flops() / length,
+    }
+
+
 def formula(model: Mapping[str, Any]) -> float:
-    """FLOPs a token of one forward pass of the encoder over a full row without memory, two for each product and sum.
+    """FLOPs a token of one forward pass of the encoder over one full row without memory, two for each product and sum.
 
     Every layer has 4 D^2 for queries, keys, values and results, 2 D F for the feed-forward part and 2 T D for scores
-    and their mixture; a relative scheme projects W distances, D^2 each, and holds every query against all of them; a
-    factorised embedding has E D. Norms, activations and softmax are left out, as in the papers.
+    and their mixture; a relative scheme projects W distances, D^2 each (once for all rows that are read together), and
+    holds every query against all of them; a factorised embedding has E D. Norms, activations and softmax are left out,
+    as in the papers.
     """
     D, inner, T = model["dim"], model["ffn"], model["length"]
     layer = 4 * D * D + 2 * D * inner + 2 * T * D
@@ -81,11 +113,10 @@ class Peak:
     def reset(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        elif (_PROC / "clear_refs").exists():
-            try:
-                (_PROC / "clear_refs").write_text("5")  # Linux sets the peak to what is held now
-            except OSError:
-                return
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what an earlier run no longer needs
+            (_PROC / "clear_refs").write_text("5")  # Linux sets the peak to what is held now
 
     def bytes(self) -> int:
         if self.device.type == "cuda":
@@ -98,8 +129,9 @@ class Peak:
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of a row and of 32, tokens a second of training steps of one forward pass, and the peak of memory, of a
-    model that is built with first weights and learns from rows of one token."""
+    """Seconds of a forward pass over one row and over 32, and of training on rows of its content alone the tokens a
+    second and the peak of memory in bytes. The model has its first weights, and the rows say one word over and over.
+    """
     learner = bare_learner(config, seed=0)
     length = config["segments"]["length"]
     device = torch.device("cpu")
@@ -116,13 +148,12 @@ def measured(config: Mapping[str, Any]) -> dict[str, float]:
 
 def _training(learner: Learner, rows: int, length: int) -> float:
     """Tokens a second of forward and backward passes with one place in six asked for."""
-    batch = row(length, rows, "cpu")
+    network, batch = cast("Network", learner.network), row(length, rows, "cpu")
     places = torch.arange(0, rows * length, 6)
     found = []
     for _ in range(RUNS):
         began = time.perf_counter()
-        encoded = learner.network(batch, places)
-        losses, _ = learner.network.token_losses(encoded.hidden, torch.zeros_like(places))
+        losses, _ = network.token_losses(network(batch, places).hidden, torch.zeros_like(places))
         losses.mean().backward()
         learner.zero_grad()
         found.append(time.perf_counter() - began)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from lmab.cost import latency
+from lmab.cost import counted, latency
 from lmab.rng import derive
 
 if TYPE_CHECKING:
@@ -107,10 +106,12 @@ def bits_per_byte(
     that split text into other tokens. The first token of a document is predicted by nobody: its bytes count, and it
     costs no bits."""
     found = {}
-    sizes = [float(prepared.bytes["test"][number]) for number in np.unique(data.test.rows.document).tolist()]
     for name, objective in objectives.items():
+        if not prepared.bytes["test"]:  # a task's texts may be cut
+            continue
         halved = getattr(data.test.collate.noises[name], "half", False)
         if getattr(objective, "whole_text", False) and not halved and f"test/{name}_loss" in documents:
+            sizes = [float(prepared.bytes["test"][number]) for number in np.unique(data.test.rows.document).tolist()]
             means, targets = (np.array(column) for column in documents[f"test/{name}_loss"])
             nats = np.where(targets > 0, means * targets, 0.0)
             found[f"test/{name}_bits_per_byte"] = ((nats / math.log(2) / np.array(sizes)).tolist(), sizes)
@@ -130,12 +131,7 @@ def cost(learner: Learner, data: Data, tokens: int, seconds: float, peak: Peak) 
     with torch.no_grad():  # once before, so that a memory is full
         for _ in learner.outcomes(micro, "cost"):
             pass
-    # The fused kernels are not in the counter's table on every device; the plain ones do the same arithmetic.
-    with (
-        torch.no_grad(),
-        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-        FlopCounterMode(display=False) as counter,
-    ):
+    with counted() as counter:
         for _ in learner.outcomes(micro, "cost"):
             pass
     threads = torch.get_num_threads()

@@ -16,6 +16,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
+from lmab.__main__ import main
 from lmab.data.corpus import Files, Movies
 from lmab.data.prepare import Prepared, Split, prepare
 from lmab.data.segments import DocSentences, FullSentences
@@ -101,3 +102,20 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
     return run_line
+
+
+@pytest.fixture
+def lmab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """`lmab <line>` in this process, which is quicker: status, standard output, standard error."""
+
+    def entered(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lmab", *words])
+        status = 0
+        try:
+            main()
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return entered

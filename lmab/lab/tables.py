@@ -34,12 +34,16 @@ _FIRST = "start.config."  # the configuration of the run that a run starts from
 
 UNBOUNDED = "unbounded"  # an interval of too few seeds
 
-_COST = {
-    "seconds": "seconds",
-    "tokens": "tokens read",
-    "tokens_a_second": "tokens/s",
-    "parameters": "parameters, each once",
-    "flops_a_token": "FLOPs a token",
+# What a record says of cost -> the head of its column, and how many of the recorded units make one there.
+_COST: dict[str, tuple[str, float]] = {
+    "seconds": ("seconds", 1),
+    "tokens": ("tokens read", 1),
+    "tokens_a_second": ("tokens/s", 1),
+    "parameters": ("parameters, each once", 1),
+    "flops_a_token": ("FLOPs a token", 1),
+    "latency_1": ("ms a row", 1e-3),
+    "latency_32": ("ms for 32 rows", 1e-3),
+    "peak_memory": ("MiB at most", 2**20),
 }
 
 
@@ -164,11 +168,19 @@ def together(values: Iterable[Any]) -> Any:
 def cost(groups: Groups) -> Table:
     """What a group took, by means over its seeds."""
     rows = [
-        [label, str(len(runs))] + [number(together(r.cost.get(key) for r in runs.values())) for key in _COST]
+        [label, str(len(runs)), *(_spent(runs.values(), key, unit) for key, (_, unit) in _COST.items())]
         for label, runs in groups.items()
     ]
-    note = "Means over seeds. Seconds are of this machine and of what else it did; the other figures are counts."
-    return Table("Cost", ["arm", "n", *_COST.values()], rows, note)
+    note = (
+        "Means over seeds. Times and memory are of this machine and of what else it did; the other figures are counts. "
+        "Rows are read in one forward pass; memory is that of the whole process."
+    )
+    return Table("Cost", ["arm", "n", *(head for head, _ in _COST.values())], rows, note)
+
+
+def _spent(records: Iterable[Record], key: str, unit: float) -> str:
+    mean = together(record.cost.get(key) for record in records)
+    return number(mean if mean is None else mean / unit)
 
 
 def noise(groups: Groups) -> list[Table]:

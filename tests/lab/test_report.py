@@ -98,7 +98,8 @@ def record(made: dict[str, Any], loss: float, *, state: Any = "done", message: s
             "epochs": 2.5,
             "mlm": {"masks": "static" if copies else "dynamic", "copies": copies, "rate": 0.149, "overlap": 0.1},
         },
-        cost={"seconds": 1.5 + seed, "tokens": 10240, "tokens_a_second": 6800.0, "parameters": 39160},
+        cost={"seconds": 1.5 + seed, "tokens": 10240, "tokens_a_second": 6800.0, "parameters": 39160}
+        | {"latency_1": 0.00125, "latency_32": 0.02 + 0.001 * seed, "peak_memory": 600 * 2**20},
         versions={"python": "3.11.7", "torch": "2.13.0"},
         code={"revision": "96d89129a1ed", "dirty": True},
         message=message,
@@ -266,6 +267,19 @@ def test_the_verdict_is_data(written: Any) -> None:
     assert len(data["verdict"]["judged"]) == 2
     assert {arm: len(scores) for arm, scores in data["scores"].items()} == {"once": 7, "ten": 4, "dynamic": 7}
     assert [m["why"] for m in data["missing"]][1:] == ["diverged: the loss is nan at step 8", "never ran"]
+
+
+def test_what_was_spent() -> None:
+    """Means over seeds, in units that one reads; what a record does not say is no zero."""
+    conclusion = concluded()[0]
+    table = tables.cost(conclusion.arms)
+    assert table.head[2:] == [
+        *("seconds", "tokens read", "tokens/s", "parameters, each once", "FLOPs a token"),
+        *("ms a row", "ms for 32 rows", "MiB at most"),
+    ]
+    assert [row[0] for row in table.rows] == list(CLAIM["arms"])
+    for row in table.rows:
+        assert row[1:] == ["7", "4.500", "10,240", "6,800", "39,160", "\u2013", "1.250", "23.00", "600.0"]
 
 
 def test_the_markdown_table_has_as_many_cells_as_columns(written: Any) -> None:

@@ -150,7 +150,9 @@ def cost(overrides: tuple[str, ...], budget: str, clock: bool) -> None:
     from lmab.lab.costs import table
     from lmab.lab.page import console
 
-    console().print(table(budget, overrides, clock=clock).rich())
+    made = table(budget, overrides, clock=clock)
+    console().print(made.rich())
+    console().print(made.note)
 
 
 @lmab.command()

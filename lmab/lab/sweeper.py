@@ -16,12 +16,12 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
 from lmab import checks, facts
+from lmab.cost import sizes
 from lmab.data import cache
 from lmab.lab import claim as claims
 from lmab.lab import display, exact, guard, report, sheet
 from lmab.lab.conclusion import Cell, conclude
 from lmab.run import begun, rehearse, resolve
-from lmab.sizes import sizes
 from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
 

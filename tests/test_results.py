@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from lmab.lab import claim as claims
 from lmab.lab import exact
@@ -61,3 +63,26 @@ def test_the_ledger_is_that_of_the_evidence(tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True)
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     assert ledger(tmp_path).read_text(encoding="utf-8") == (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"claim": "Other words.", "seeds": [0, 1, 2], "reported": {}}, ""),
+        ({"base": []}, "base"),
+        ({"arms": {"a": ["model.depth=1"], "b": []}}, "arms"),
+        ({"verdict": [{"rule": "better", "treatment": "dynamic", "control": "once"}]}, "verdict"),
+        ({"base": [], "measure": {"metric": "test/mlm_loss", "better": "lower", "unit": "bits"}}, "base, measure"),
+    ],
+)
+def test_the_ledger_says_what_was_rewritten(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Evidence rests on the claim as it was, of which it holds a copy."""
+    file = RESULTS.parent / "sweeps/roberta/masking.yaml"
+    claim = claims.load("roberta/masking", yaml.safe_load(file.read_text(encoding="utf-8"))).as_dict() | changes
+    found = {"claim": claim, "budget": "mini", "answer": "undecided", "sentence": "Undecided at budget mini: so."}
+    path = tmp_path / "roberta/masking/mini/verdict.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
+    row = ledger(tmp_path).read_text(encoding="utf-8").splitlines()[-1]
+    assert row.endswith("| so. |") if not said else f" Changed in the file since: {said}; " in row

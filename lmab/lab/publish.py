@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from lmab.lab import claim as claims
 from lmab.store import Store, write_whole
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from lmab.store import Record
+
+_SWEEPS = Path(__file__).parents[2] / "sweeps"
 
 
 def publish(store: Store, report: Path, results: Path) -> Path:
@@ -94,14 +100,15 @@ def ledger(results: Path) -> Path:
             f"{source['paper']} (arXiv {source['arxiv']}), {source['where']}",
             found["budget"],
             found["answer"],
-            found["sentence"].partition(": ")[2],
+            found["sentence"].partition(": ")[2] + _since(claim),
         )
         rows.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     text = [
         "# Ledger",
         "",
         "What was claimed, and what came of it here. Each row is made from the `verdict.json` in its folder; beside it",
-        "lie the table, the figures and, in `runs.json`, every run. `python -m lmab publish` makes this page.",
+        "lie the table, the figures and, in `runs.json`, every run. `python -m lmab publish` makes this page, and says",
+        "where the file of a claim was rewritten since its evidence was kept.",
         "",
         "| claim | source | budget | answer | why |",
         "|---|---|---|---|---|",
@@ -109,3 +116,19 @@ def ledger(results: Path) -> Path:
     ]
     write_whole(results / "README.md", "\n".join(text) + "\n")
     return results / "README.md"
+
+
+def _since(kept: Mapping[str, Any]) -> str:
+    """A sentence on what the file of a claim says otherwise by now, "" where it stands as it was. kept: the claim as
+    the evidence has it."""
+    path = _SWEEPS / f"{kept['name']}.yaml"
+    if not path.exists():
+        return ""
+    now = claims.load(kept["name"], yaml.safe_load(path.read_text(encoding="utf-8")))
+    given = now.as_dict()
+    changed = [part for part in ("base", "arms", "measure") if given[part] != kept[part]]
+    if now.verdict != claims.rules(kept["verdict"]):
+        changed.append("verdict")
+    if not changed:
+        return ""
+    return f" Changed in the file since: {', '.join(changed)}; what was run stands in `verdict.json`."

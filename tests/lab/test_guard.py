@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from omegaconf import DictConfig
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    values = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +36,8 @@ if TYPE_CHECKING:
     ],
 )
 def test_what_changes_the_measure_is_named(override: str, keys: list[str], composed: Callable[..., DictConfig]) -> None:
-    configs = [OmegaConf.to_container(composed(*more), resolve=True) for more in ((), (override,))]
-    assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]
+    configs = [_plain(composed(*more)) for more in ((), (override,))]
+    assert guard.redefined("test/mlm_loss", configs) == keys
 
 
 @pytest.mark.parametrize(("knob", "keys"), [("rate=0.2", []), ("mask=0.5", ["objective.mlm.mask"])])
@@ -39,14 +45,13 @@ def test_a_knob_that_held_out_text_has_fixed_is_no_part_of_the_measure(
     knob: str, keys: list[str], composed: Callable[..., DictConfig]
 ) -> None:
     lines = "+evaluation.noise.mlm.rate=0.15", f"objective.mlm.{knob}"
-    configs = [OmegaConf.to_container(composed(*lines[:n]), resolve=True) for n in (1, 2)]
-    assert guard.redefined("test/mlm_loss", configs) == keys  # type: ignore[arg-type]
+    configs = [_plain(composed(*lines[:n])) for n in (1, 2)]
+    assert guard.redefined("test/mlm_loss", configs) == keys
 
 
 def test_labels_compare_whatever_the_tokens_but_not_over_tasks(composed: Callable[..., DictConfig]) -> None:
     one, other, third = (
-        OmegaConf.to_container(composed("task=rotten_tomatoes", "objective=[classify]", *more), resolve=True)
-        | {"task": {"fingerprint": fingerprint}}  # type: ignore[operator]
+        _plain(composed("task=rotten_tomatoes", "objective=[classify]", *more)) | {"task": {"fingerprint": fingerprint}}
         for fingerprint, *more in (("a",), ("a", "tokenizer=byte_bpe", "corpus=rotten_tomatoes"), ("b",))
     )
     assert guard.redefined("test/classify_accuracy", [one, other]) == []
@@ -54,11 +59,8 @@ def test_labels_compare_whatever_the_tokens_but_not_over_tasks(composed: Callabl
 
 
 def test_bits_of_a_text_compare_models_that_split_it_otherwise(composed: Callable[..., DictConfig]) -> None:
-    one, other = (
-        OmegaConf.to_container(composed("objective=[clm]", f"tokenizer.vocab={size}"), resolve=True)
-        for size in (500, 600)
-    )
+    one, other = (_plain(composed("objective=[clm]", f"tokenizer.vocab={size}")) for size in (500, 600))
     assert guard.redefined("test/clm_loss", [one, other]) == ["tokenizer.vocab"]
     assert guard.redefined("test/clm_bits_per_byte", [one, other]) == []
     assert "test/clm_bits_per_byte" in guard.metrics(one)
-    assert "test/mlm_bits_per_byte" not in guard.metrics(OmegaConf.to_container(composed(), resolve=True))
+    assert "test/mlm_bits_per_byte" not in guard.metrics(_plain(composed()))

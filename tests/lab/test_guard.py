@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 from lmab.lab import guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from omegaconf import DictConfig
 
 
-def _plain(cfg: DictConfig) -> dict[str, Any]:
+def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -50,8 +50,9 @@ def test_a_knob_that_held_out_text_has_fixed_is_no_part_of_the_measure(
 
 
 def test_labels_compare_whatever_the_tokens_but_not_over_tasks(composed: Callable[..., DictConfig]) -> None:
+    task = ["task=rotten_tomatoes", "objective=[classify]"]
     one, other, third = (
-        _plain(composed("task=rotten_tomatoes", "objective=[classify]", *more)) | {"task": {"fingerprint": fingerprint}}
+        {**_plain(composed(*task, *more)), "task": {"fingerprint": fingerprint}}
         for fingerprint, *more in (("a",), ("a", "tokenizer=byte_bpe", "corpus=rotten_tomatoes"), ("b",))
     )
     assert guard.redefined("test/classify_accuracy", [one, other]) == []

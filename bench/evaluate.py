@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 import torch
@@ -57,7 +57,8 @@ def sliding(network: Network, reach: int, windows: int) -> float:
 @click.option("--budget", default="mini", help="Whose sizes the model has.")
 @click.option("--reach", default="128,512,1024", help="Attention lengths, with commas.")
 def main(turns: int, budget: str, reach: str) -> None:
-    network = bare_learner(config(["experiment=transformer_xl", f"budget={budget}"]), seed=0).eval().network
+    learner = bare_learner(config(["experiment=transformer_xl", f"budget={budget}"]), seed=0).eval()
+    network = cast("Network", learner.network)
     with machine(1), torch.inference_mode():
         for length in map(int, reach.split(",")):
             ratios = []

@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import math
 import pydoc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from lmab.fits import fits
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def checked(config: dict[str, Any], begin: Callable[[dict[str, Any]], dict[str, 
     BadInput: the first thing that is wrong."""
     if config.get("claim"):
         raise BadInput("A claim is many runs: add -m, as in `python run.py -m sweeps=...`.")
-    return _fits(begin(typed(config)))
+    return fits(begin(typed(config)))
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
@@ -173,45 +173,6 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
             if name not in known:
                 raise BadInput(f"{key}.{name} is not known: {nearest(name, known)}")
         config[key] = vars(_typed(shape, config[key], key))
-    return config
-
-
-def _fits(config: dict[str, Any]) -> dict[str, Any]:
-    """What only several parts together can say."""
-    train, held = config["trainer"], config["evaluation"]
-    if not config.get("objective"):
-        raise BadInput("objective=[] leaves nothing to learn: choose at least one, as in objective=[mlm].")
-    if held["checkpoint"] not in ("last", "best"):
-        raise BadInput(f"evaluation.checkpoint={held['checkpoint']} is neither last nor best.")
-    # Only models that count positions from the start of a row have an end of them.
-    room = math.inf if "memory" in config["model"] else config["model"]["length"]
-    for key, part in (("segments", config["segments"]), ("evaluation.segments", held["segments"])):
-        if part["length"] > room:
-            raise BadInput(
-                f"{key}.length={part['length']} does not fit into the model's positions, model.length={room}."
-            )
-    if config["tokenizer"]["vocab"] > config["model"]["vocab"]:
-        raise BadInput(
-            f"tokenizer.vocab={config['tokenizer']['vocab']} has more types than the model's embedding, "
-            f"model.vocab={config['model']['vocab']}: give both the same number."
-        )
-    if config["frozen"] and config["start"] is None:
-        raise BadInput("frozen=true probes nothing that was learnt: give the run to probe, start=...")
-    for name, node in config["objective"].items():
-        wanted, there = getattr(pydoc.locate(node["_target_"]), "negatives", None), config["segments"].get("negatives")
-        if wanted is not None and there != wanted:
-            raise BadInput(
-                f"objective=[{name}] learns from pairs of which half are {wanted}: give segments=segment_pair and "
-                f"segments.negatives={wanted}, not {there}."
-            )
-    if train["devices"] not in (1, "1"):
-        raise BadInput(
-            f"trainer.devices={train['devices']} is not supported: a run trains on one device; give several runs to "
-            f"several devices with a launcher, and large batches to one with trainer.micro."
-        )
-    if train["micro"] is not None and train["batch"] % train["micro"]:
-        raise BadInput(
-            f"trainer.batch={train['batch']} is no multiple of trainer.micro={train['micro']}: the nearest is "
-            f"{max(1, round(train['batch'] / train['micro'])) * train['micro']}."
-        )
+    # An experiment may say how an objective is done that was then not chosen.
+    config["objective"] = {name: node for name, node in (config.get("objective") or {}).items() if "_target_" in node}
     return config

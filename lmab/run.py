@@ -101,6 +101,8 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
     """
     log.setLevel(logging.INFO)  # for the run's own log; a worker has no front door that would do it
     config, name = resolve(cfg)
+    if config["start"] is not None:
+        starting.refuse(overrides)
     store = Store(config["store"])
     found = store.find(name)
     if found is not None and found.state in FINAL:
@@ -187,14 +189,13 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
     learner = build_learner(config, objectives, data, config["seed"], starting.weights(config))
-    first = next(iter(objectives))
     folder = store.folder(record.signature) / "checkpoints"
     recorder = Recorder(record, store, tracker, every=train["log_every"])
     checkpoints = Checkpoints(
         folder,
         record,
         every=train["checkpoint_every"],
-        best=f"val/{first}_loss" if held["checkpoint"] == "best" else None,
+        best=[f"val/{name}_loss" for name in objectives] if held["checkpoint"] == "best" else [],
     )
     callbacks: list[pl.Callback] = [recorder, checkpoints]
     if config["display"]:

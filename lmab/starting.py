@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from lmab.interop import checkpoint
 from lmab.store import Store
-from lmab.train.callbacks import last_whole
+from lmab.train.callbacks import damage
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 CONF = Path(__file__).parents[1] / "conf"
 # What a run that is done first has of the run that asks for it.
-_SHARED = ("seed", "store", "display", "tracker", "sweep")
+_SHARED = ("seed", "store", "display", "tracker", "sweep", "precision")
+_MACHINE = ("accelerator", "threads", "workers")
 # How strongly a network is regularised is the recipe's, not the checkpoint's.
 _OWN = ("dropout", "attention_dropout", "inner_dropout")
 _HEADS = ("network.head.", "network.pooler.", "objectives.")
@@ -69,6 +70,11 @@ def runs_first(config: Mapping[str, Any]) -> DictConfig | None:
     for key in _SHARED:
         if key != "seed" or not with_seed:
             OmegaConf.update(cfg, key, config[key], merge=False)
+    for key in _MACHINE:
+        OmegaConf.update(cfg, f"trainer.{key}", config["trainer"][key])
+    if config["task"] is not None and not any(o.startswith("corpus") for o in given):
+        # A corpus beside a task can only be meant for the run that reads one.
+        OmegaConf.update(cfg, "corpus", config["corpus"], merge=False)
     return cfg
 
 
@@ -94,6 +100,17 @@ def _checkpoint(given: str) -> checkpoint.Found:
     return checkpoint.read(checkpoint.minilm() if given == "minilm" else checkpoint.find(given.removeprefix("hf:")))
 
 
+def refuse(overrides: Sequence[str]) -> None:
+    """BadInput: an override of a run that starts from elsewhere, of a size that is that of its starting point."""
+    for line in overrides:
+        key = line.split("=")[0].lstrip("+~")
+        if key.startswith("model.") and key.removeprefix("model.") not in _OWN:
+            raise BadInput(
+                f"{line} has no effect beside start, whose sizes a model has to have: leave it out, or give it to the "
+                f"run that start names."
+            )
+
+
 def applied(config: dict[str, Any], start: Start) -> dict[str, Any]:
     """The configuration with the sizes and the tokenizer of its starting point."""
     own = {key: config["model"][key] for key in _OWN if key in config["model"] and key in start.model}
@@ -107,7 +124,9 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     if start is None:
         return None
     if "run" in start:
-        found = last_weights(Store(config["store"]), start["run"], start["config"]["evaluation"]["checkpoint"])
+        found = last_weights(Store(config["store"]), start["run"], start["config"])
+        if config["task"] != start["config"]["task"]:  # its classes are others
+            found = {name: tensor for name, tensor in found.items() if not name.startswith("objectives.classify.")}
     else:
         found = _checkpoint(start["checkpoint"]).weights
     if config["frozen"]:
@@ -115,15 +134,19 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     return found
 
 
-def last_weights(store: Store, name: str, which: str) -> dict[str, Tensor]:
-    """The weights with which a run was scored, by name. which: last or best. BadInput: they are not there."""
-    folder = store.folder(name) / "checkpoints"
-    if which == "best":
-        return torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
-    path = last_whole(folder)
-    if path is None:
-        raise BadInput(f"start: the run {name} has no whole checkpoint in {folder}: delete it, to do it anew.")
-    return torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+def last_weights(store: Store, name: str, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights with which a run was scored, by name. config: its own. BadInput: they are not there, or broken; an
+    earlier checkpoint would be another starting point under the same name."""
+    best = config["evaluation"]["checkpoint"] == "best"
+    path = store.folder(name) / "checkpoints" / ("best.ckpt" if best else f"step-{config['trainer']['steps']:07d}.ckpt")
+    wrong = damage(path) if path.exists() else "it is missing"
+    if wrong is not None:
+        raise BadInput(
+            f"The last weights of run {name}, {path}, cannot be read ({wrong}): delete {store.folder(name)}, and "
+            f"the run is done anew."
+        )
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    return found if best else found["state_dict"]
 
 
 def done(store: Store, given: str) -> tuple[dict[str, Any], str]:

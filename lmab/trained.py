@@ -34,5 +34,5 @@ def opened(store: Store, given: str) -> Trained:
     objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     learner = build_learner(config, objectives, data, config["seed"])
-    learner.load_state_dict(starting.last_weights(store, record.signature, config["evaluation"]["checkpoint"]))
+    learner.load_state_dict(starting.last_weights(store, record.signature, config))
     return Trained(record.signature, config, learner.eval(), prepared)

@@ -50,7 +50,10 @@ def build_prepared(config: Mapping[str, Any]) -> Prepared:
     start, task = config["start"], config["task"]
     if start is not None and "run" in start:
         # The text of the run it starts from may be another, and its numbers mean what they meant there.
-        learner: Any = Ready(path=str(build_prepared(start["config"]).tokenizer), vocab=config["model"]["vocab"])
+        learner: Any = Ready(
+            path=str(build_prepared({**start["config"], "store": config["store"]}).tokenizer),
+            vocab=config["model"]["vocab"],
+        )
     else:
         learner = named(config["tokenizer"])
     root, split, segments = Path(config["store"]) / "data", make(config["split"]), make(config["segments"])

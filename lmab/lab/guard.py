@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pydoc
 from typing import TYPE_CHECKING, Any
 
@@ -42,15 +43,18 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
     """The keys in which the configurations differ and which change what `metric` measures; empty if it can be
     compared. metric: `stage/objective_quantity`, as in test/mlm_loss."""
     own: set[str] = set()
+    tokens = False
     for config in configs:
         name = objective(metric, config.get("objective", {}))
         if name:
             node = config["objective"][name]
             target: Any = pydoc.locate(node["_target_"])
+            tokens = tokens or getattr(target, "nats_a_token", False)
             # A knob that held-out text has fixed for itself changes nothing there.
             fixed = config.get("evaluation", {}).get("noise", {}).get(name, {})
             own |= {f"objective.{name}.{knob}" for knob in getattr(target, "redefines", ()) if knob not in fixed}
-    held_out = _LABELLED if all(config.get("task") for config in configs) else _HELD_OUT
+    labelled = not tokens and all(config.get("task") for config in configs)
+    held_out = _LABELLED if labelled else _HELD_OUT
     if metric.endswith(_BITS):  # those of the text, whatever tokens it is split into
         held_out = tuple(held for held in held_out if held != "tokenizer")
     found = []
@@ -58,14 +62,30 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
         inside = any(key == held or key.startswith(f"{held}.") for held in held_out)
         if key in own or (inside and key not in (*_CONTEXT, *_TRAINING)):
             found.append(key)
-    return found
+    by_token = tokens and not metric.endswith(_BITS)
+    if by_token and len({json.dumps(_splitter(config), sort_keys=True) for config in configs}) > 1:
+        found.append("start")  # each splits the text as the run that it starts from
+    return list(dict.fromkeys(found))
+
+
+def _splitter(config: Mapping[str, Any]) -> Any:
+    """What the tokenizer of a run that starts elsewhere was learnt from, None where it starts from nothing."""
+    if not (start := config.get("start")):
+        return None
+    while start and "run" in start:
+        config, start = start["config"], start["config"].get("start")
+    if start:
+        return start["fingerprint"]
+    split = {key: value for key, value in config["split"].items() if key != "share"}
+    source = config["task"] or config["corpus"]
+    return [config["tokenizer"], source.get("fingerprint"), split]
 
 
 def metrics(config: Mapping[str, Any]) -> list[str]:
     """The held-out metrics that a run of this configuration records for every document."""
     found = []
     for name, node in config.get("objective", {}).items():
-        whole = getattr(pydoc.locate(node["_target_"]), "whole_text", False)
+        whole = not config.get("task") and getattr(pydoc.locate(node["_target_"]), "whole_text", False)
         found += [f"test/{name}_{q}" for q in ("loss", "accuracy", *([_BITS] if whole else []))]
     return found
 

@@ -68,14 +68,14 @@ class Layer(nn.Module):
         everywhere = hidden
         if places is not None:
             hidden = hidden.flatten(0, 1).index_select(0, places)
-        hidden = self.attention_norm(hidden + _dropped(self.dropout, mixed, places, everywhere.shape))
+        hidden = self.attention_norm(hidden + dropped(self.dropout, mixed, places, everywhere.shape))
         inside = self.activation(self.inner(hidden))
-        inside = _dropped(self.inner_dropout, inside, places, (*everywhere.shape[:2], inside.shape[-1]))
+        inside = dropped(self.inner_dropout, inside, places, (*everywhere.shape[:2], inside.shape[-1]))
         fed = self.outer(inside)
-        return self.ffn_norm(hidden + _dropped(self.dropout, fed, places, everywhere.shape))
+        return self.ffn_norm(hidden + dropped(self.dropout, fed, places, everywhere.shape))
 
 
-def _dropped(dropout: nn.Dropout, values: Tensor, places: Tensor | None, everywhere: tuple[int, ...]) -> Tensor:
+def dropped(dropout: nn.Dropout, values: Tensor, places: Tensor | None, everywhere: tuple[int, ...]) -> Tensor:
     """Dropout that draws for every place, asked for or not: a further objective, which asks at places of its own,
     then changes nothing for the others."""
     if places is None or not dropout.training or not dropout.p:

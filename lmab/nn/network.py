@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from lmab.nn.layer import dropped
 from lmab.nn.sight import look
 from lmab.rng import derive
 from lmab.types import BadInput, Encoded
@@ -83,10 +84,12 @@ class Network(nn.Module):
             assert self.query is not None
             hidden = torch.cat([hidden, self.embedding.dropout(self.query.repeat(*queries.shape, 1))], 1)
         passed = self.encoder(hidden, sight, places, memory=memory, remember=remember, keep=keep)
+        # The second stream first, and the content at every place: what one objective asks changes no other's draws.
+        second = None if queries is None else self.dropout(passed.second)[queries >= 0]
         return Encoded(
-            hidden=self.dropout(passed.hidden),
+            hidden=dropped(self.dropout, passed.hidden, places, (*batch.tokens.shape, self.dim)),
             places=places,
-            second=None if queries is None else self.dropout(passed.second[queries >= 0]),
+            second=second,
             memory=passed.memory,
             layers=(*passed.layers, passed.hidden) if keep else (),
         )

@@ -36,7 +36,7 @@ def reaches(rate: float, ngram: int) -> np.ndarray:
     special token.
 
     Let n-grams begin at every unit with probability a, on their own, and their length be n with probability
-    p(n) = (1/n) / sum_k (1/k), k from 1 to N (Lan et al. 2019, section 3.1). A unit is left out if none of the
+    p(n) = (1/n) / sum_k (1/k), k from 1 to N (Lan et al. 2019, section 4.1). A unit is left out if none of the
     n-grams that may begin at it or at the N - 1 units before it reaches it, so with S_m = P(n > m) the share of
     selected units is
 

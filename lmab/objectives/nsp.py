@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lmab.objectives.pair import Pair
 
 
@@ -10,3 +12,4 @@ class NextSentence(Pair):
     """Told apart by topic as well as by coherence (Lan et al. 2019, section 3.1). weight: of the loss."""
 
     name = "nsp"
+    negatives: ClassVar[str] = "random"

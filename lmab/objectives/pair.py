@@ -5,7 +5,7 @@ N  labelled rows   D  width of a hidden state
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
@@ -24,6 +24,7 @@ class Pair(Objective):
     et al. 2018, section 3.1, task 2, and the published code). A row without a label is no target."""
 
     pools = True
+    negatives: ClassVar[str]  # of the rows it learns from, as segments.negatives says it
 
     def __init__(self, *, weight: float) -> None:
         super().__init__(Labels(objective=self.name, classes=2), weight)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lmab.objectives.pair import Pair
 
 
@@ -10,3 +12,4 @@ class SentenceOrder(Pair):
     """Both segments are of one document, so their topic says nothing. weight: of the loss."""
 
     name = "sop"
+    negatives: ClassVar[str] = "swap"

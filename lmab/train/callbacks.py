@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from lmab.train.learner import Diverged, Learner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lmab.store import Record, Store
@@ -111,13 +111,13 @@ class Bar(TQDMProgressBar):
 
 
 class Checkpoints(pl.Callback):
-    """Writes a checkpoint every so many optimiser steps, and the best one by validation loss if asked.
+    """Writes a checkpoint every so many optimiser steps, and the best one by the first of `best` that is scored.
 
     A checkpoint is written before the next step begins, when validation and records of the last are done. The
     last two are kept: should a disk spoil one, the other is whole.
     """
 
-    def __init__(self, folder: Path, record: Record, *, every: int, best: str | None) -> None:
+    def __init__(self, folder: Path, record: Record, *, every: int, best: Sequence[str]) -> None:
         self.folder, self.record, self.every, self.best = folder, record, every, best
         self._resumed = -1
 
@@ -147,7 +147,7 @@ class Checkpoints(pl.Callback):
             self._save(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        points = self.record.curves.get(self.best or "", [])
+        points = next((self.record.curves[name] for name in self.best if name in self.record.curves), [])
         if points and points[-1][1] <= min(value for _, value in points):
             draft = self.folder / f".best.{os.getpid()}"
             torch.save(pl_module.state_dict(), draft)

@@ -110,7 +110,7 @@ class Learner(pl.LightningModule):
         wanted = self.objectives.values()
         keep = any(getattr(objective, "layered", False) for objective in wanted)
         everywhere = keep or any(getattr(objective, "everywhere", False) for objective in wanted)
-        held_out = part != "train"
+        held_out = part in self.learning.documents
         remember = self.network.memory
         if held_out and self.learning.memory is not None:
             remember = self.learning.memory

@@ -171,7 +171,7 @@ def wire(prepared: Callable[..., Prepared], streamed: Callable[[], Prepared], tm
         folder = store.create(name)
         record = Record(signature=name, state="running", config={}, seed=seed, steps=steps)
         recorder = Recorder(record, store, NoTracker(), every=log_every)
-        checkpoints = Checkpoints(folder / "checkpoints", record, every=checkpoint_every, best=best)
+        checkpoints = Checkpoints(folder / "checkpoints", record, every=checkpoint_every, best=[best] if best else [])
         trainer = pl.Trainer(
             accelerator="cpu",
             devices=1,

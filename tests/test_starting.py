@@ -45,7 +45,7 @@ def _first(store: Path, record: Record) -> Record:
 
 
 def _last(store: Path, record: Record) -> dict[str, Tensor]:
-    return starting.last_weights(Store(store), record.signature, "last")
+    return starting.last_weights(Store(store), record.signature, record.config)
 
 
 def _begins(store: Path, record: Record) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import subprocess
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,9 +125,10 @@ def cost(learner: Learner, data: Data, tokens: int, seconds: float, peak: Peak) 
     since it is computed. latency_1, latency_32: seconds of a forward pass over so many full rows. peak_memory: bytes,
     since the run began."""
     memory = peak.bytes()
-    # The first training rows under the frozen masks: the same for every seed, whatever each draws.
+    # The first training rows, with noise as in training but the same for every seed, whatever each draws.
     index = np.arange(min(data.train.micro, len(data.train.rows)))
-    micro = data.test.collate(data.train.rows.take(index, np.zeros_like(index))).to(learner.device)
+    collate = replace(data.train.collate, seed=derive("cost"))
+    micro = collate(data.train.rows.take(index, np.zeros_like(index))).to(learner.device)
     learner.eval()
     with torch.no_grad():  # once before, so that a memory is full
         for _ in learner.outcomes(micro, "cost"):

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lmab.lab import guard
+from lmab.run import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,3 +66,31 @@ def test_bits_of_a_text_compare_models_that_split_it_otherwise(composed: Callabl
     assert guard.redefined("test/clm_bits_per_byte", [one, other]) == []
     assert "test/clm_bits_per_byte" in guard.metrics(one)
     assert "test/mlm_bits_per_byte" not in guard.metrics(_plain(composed()))
+
+
+@pytest.mark.parametrize(
+    ("other", "metric", "keys"),
+    [
+        ("model=bert,corpus=bbc", "test/mlm_loss", ["start"]),
+        ("model=bert,tokenizer=byte_bpe", "test/mlm_loss", ["start"]),
+        ("model=bert,split.share=0.5", "test/mlm_loss", []),  # one tokenizer for both
+        ("model=bert,model.depth=1", "test/mlm_loss", []),
+    ],
+)
+def test_runs_that_start_elsewhere_split_text_as_their_starts_do(
+    other: str, metric: str, keys: list[str], composed: Callable[..., DictConfig]
+) -> None:
+    """The tokenizer is that of the run a model starts from: two of them make two texts of one."""
+    arms = [resolve(composed(f"start={start.split(',')}"))[0] for start in ("model=bert", other)]
+    found = guard.redefined(metric, arms)
+    assert [key for key in found if key.split(".")[0] == "start"] == keys
+
+
+def test_token_losses_on_the_texts_of_a_task_are_no_labels(composed: Callable[..., DictConfig]) -> None:
+    arms = [resolve(composed("task=rotten_tomatoes", f"tokenizer.vocab={size}"))[0] for size in (500, 600)]
+    assert guard.redefined("test/mlm_loss", arms) == ["tokenizer.vocab"]
+    labels = [
+        resolve(composed("task=rotten_tomatoes", "objective=[classify]", f"tokenizer.vocab={size}"))[0]
+        for size in (500, 600)
+    ]
+    assert guard.redefined("test/classify_accuracy", labels) == []

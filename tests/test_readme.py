@@ -59,7 +59,8 @@ def test_many_runs_name_what_is_there(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", LMAB, ids=" ".join)
 def test_a_command_is_one_of_ours(words: list[str]) -> None:
-    door.lmab.commands[words[0]].make_context(words[0], words[1:])
+    group = door.lmab.make_context("lmab", [*words])
+    door.lmab.commands[words[0]].make_context(words[0], words[1:], parent=group)
 
 
 def test_there_are_commands() -> None:

@@ -101,12 +101,11 @@ class TransformerXL(Learner):
             relative = positions == "relative"
             network = Network(
                 embedding=Words(vocab=vocab, dim=dim, dropout=dropout, scaled=True, absolute=positions == "sinusoidal"),
-                encoder=Encoder(layers),
+                encoder=Encoder(layers, dropout=dropout),
                 head=Adaptive(dim=dim, vocab=vocab, cutoffs=cutoffs) if cutoffs else Tied(vocab=vocab),
                 pooler=Pooler(dim=dim) if learning.pools else None,
                 dim=dim,
                 distances=Distances(dim=dim, clamp=clamp, dropout=dropout) if relative else None,
-                dropout=dropout,
                 memory=memory,
             )
         super().__init__(network, learning)

@@ -85,13 +85,12 @@ class XLNet(Learner):
             ]
             network = Network(
                 embedding=Words(vocab=vocab, dim=dim, dropout=dropout),
-                encoder=Encoder(layers),
+                encoder=Encoder(layers, dropout=dropout),
                 head=Tied(vocab=vocab),
                 pooler=Pooler(dim=dim) if learning.pools else None,
                 dim=dim,
                 distances=Distances(dim=dim, clamp=clamp, dropout=dropout),
                 query=nn.Parameter(torch.empty(1, dim)),
-                dropout=dropout,
                 memory=memory,
             )
         super().__init__(network, learning)

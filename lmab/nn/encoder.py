@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
+from lmab.nn.layer import dropped
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,11 +29,15 @@ class Passed(NamedTuple):
 class Encoder(nn.Module):
     """Runs layers one after another.
 
-    layers: the different layers. order: for every depth the number of its layer; None uses each once.
+    layers: the different layers. order: for every depth the number of its layer; None uses each once. dropout: on
+    the last hidden states.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], order: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], order: Sequence[int] | None = None, *, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
         self.order = tuple(range(len(layers)) if order is None else order)
 
@@ -69,10 +75,13 @@ class Encoder(nn.Module):
                 itself = not memory and sight.queries is None  # what asks is all that is looked at
                 hidden = layer(hidden, sight, None if itself else source)
                 continue
+            # The second stream first, and the content at every place: what one objective asks, or that it asks
+            # nothing, changes no dropout of another.
             if sight.queries is not None:
-                second = layer(hidden[:, T:], sight.of("second"), source)
+                second = self.dropout(layer(hidden[:, T:], sight.of("second"), source))
             if places is not None and not len(places):
                 hidden = hidden.new_empty(0, hidden.shape[-1])
             else:
                 hidden = layer(content, sight.of("content"), source if memory else None, places)
+                hidden = dropped(self.dropout, hidden, places, content.shape)
         return Passed(hidden, second, tuple(remembered), tuple(kept))

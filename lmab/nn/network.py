@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lmab.nn.layer import dropped
 from lmab.nn.sight import look
 from lmab.rng import derive
 from lmab.types import BadInput, Encoded
@@ -36,8 +35,8 @@ class Network(nn.Module):
     """Knows no text, no objective and no trainer.
 
     dim: width D of a hidden state. pooler: of whole rows, where an objective asks for it. distances: for relative
-    position schemes. query: the vector with which a second stream begins, [1, D]. dropout: on the last hidden states.
-    memory: places that are remembered from row to row.
+    position schemes. query: the vector with which a second stream begins, [1, D]. memory: places that are remembered
+    from row to row.
     """
 
     def __init__(
@@ -50,14 +49,12 @@ class Network(nn.Module):
         distances: Distances | None = None,
         query: nn.Parameter | None = None,
         dim: int,
-        dropout: float = 0.0,
         memory: int = 0,
     ) -> None:
         super().__init__()
         self.dim = dim
         self.embedding, self.encoder, self.head = embedding, encoder, head
         self.pooler, self.distances, self.query = pooler, distances, query
-        self.dropout = nn.Dropout(dropout)
         self.memory = memory
 
     def forward(
@@ -84,12 +81,10 @@ class Network(nn.Module):
             assert self.query is not None
             hidden = torch.cat([hidden, self.embedding.dropout(self.query.repeat(*queries.shape, 1))], 1)
         passed = self.encoder(hidden, sight, places, memory=memory, remember=remember, keep=keep)
-        # The second stream first, and the content at every place: what one objective asks changes no other's draws.
-        second = None if queries is None else self.dropout(passed.second)[queries >= 0]
         return Encoded(
-            hidden=dropped(self.dropout, passed.hidden, places, (*batch.tokens.shape, self.dim)),
+            hidden=passed.hidden,
             places=places,
-            second=second,
+            second=None if queries is None else passed.second[queries >= 0],
             memory=passed.memory,
             layers=(*passed.layers, passed.hidden) if keep else (),
         )

@@ -61,7 +61,7 @@ class Learning:
         return any(getattr(objective, "pools", False) for objective in self.objectives.values())
 
 
-FROZEN = ("embedding", "encoder", "distances", "dropout")  # what of a network a probe leaves alone
+FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
 
 
 class Learner(pl.LightningModule):

@@ -36,7 +36,9 @@ KNOBS |= {"attention_dropout": 0.0, "epsilon": 1e-5, "std": 0.02, "embedding_std
 @pytest.fixture
 def build(learning):
     def made(seed: int | None = 0, *, start: dict | None = None, reach: int | None = None, **changes: object):
-        asks = learning(CausalLM(half=False, weight=1.0), seed=seed, start=start, reach=reach)
+        asks = learning(
+            CausalLM(half=False, weight=1.0), seed=seed, start=start, reach=reach, documents={"validation": 3}
+        )
         return TransformerXL(asks, **SIZES | KNOBS | changes)
 
     return made

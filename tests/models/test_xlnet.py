@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lmab.models.xlnet import XLNet
 from lmab.objectives.mlm import MaskedLM
 from lmab.objectives.plm import PermutationLM
-from lmab.types import BadInput, Batch, Targets, View
+from lmab.types import BadInput, Batch, Encoded, Targets, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -221,7 +221,7 @@ def test_a_query_never_knows_its_own_token_whatever_the_order(network, order, pl
 
 @given(lengths=st.integers(1, T), seed=st.integers(0, 99))
 def test_a_row_read_backwards_is_the_row_read_forwards_turned_round(network, lengths, seed):
-    tokens = torch.randint(6, 50, (1, lengths), generator=torch.Generator().manual_seed(seed))
+    tokens = 6 + torch.randperm(44, generator=torch.Generator().manual_seed(seed))[None, :lengths]
     forwards = network()(rows_of(tokens, backward=torch.tensor([False]))).hidden
     backwards = network()(rows_of(tokens.flip(1), backward=torch.tensor([True]))).hidden
     torch.testing.assert_close(backwards.flip(1), forwards, rtol=0, atol=1e-12)
@@ -291,3 +291,26 @@ def test_a_negative_memory_is_refused(xlnet):
         BadInput, match=r"^model\.memory=-1 cannot work: give a number of places, 0 for no recurrence\.$"
     ):
         xlnet(memory=-1)
+
+
+@pytest.mark.parametrize("places", [[0], [0, 7, 14, 21], [3, 8, 9]])
+def test_a_further_objective_in_the_content_changes_no_dropout_of_the_query_stream(xlnet, places):
+    model = xlnet(dropout=0.3, attention_dropout=0.2, inner_dropout=0.2).train()
+    batch, _ = both(two=True, segments=True, ordered=True, backward=False, padded=True, seed=0)
+    alone = batch.targets["plm"]
+    other = Targets(torch.tensor(places), torch.zeros(len(places), dtype=torch.int64))
+    beside = replace(batch, targets={"plm": alone, "nsp": other})
+
+    def drawn(asked: Batch, wanted: Tensor | None) -> Encoded:
+        with torch.random.fork_rng():
+            torch.default_generator.manual_seed(3)
+            return model.network(asked, wanted)
+
+    assert not len(batch.asked())
+    one, two = drawn(batch, batch.asked()), drawn(beside, beside.asked())
+    assert torch.equal(one.of(alone), drawn(batch, batch.asked()).of(alone))
+    assert torch.equal(one.of(alone), two.of(alone))
+    # Nor does it matter for that objective which places are asked.
+    everywhere = drawn(beside, None)
+    assert torch.equal(everywhere.of(alone), two.of(alone))
+    torch.testing.assert_close(everywhere.at(other.places), two.at(other.places), rtol=0, atol=1e-6)

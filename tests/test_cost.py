@@ -14,11 +14,13 @@ from lmab import checks
 from lmab.cost import Peak, counted, formula, measured, row, sizes
 from lmab.lab import costs
 from lmab.machine import machine
+from lmab.run import run
 from lmab.wiring import bare_learner
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     from omegaconf import DictConfig
 
@@ -197,6 +199,15 @@ def test_what_is_measured(composed: Callable[..., DictConfig]) -> None:
     found = measured(made)
     assert set(found) == {f"cost/{name}" for name in ("latency_1", "latency_32", "tokens_a_second", "peak_memory")}
     assert all(value > 0 for value in found.values())
+
+
+def test_a_run_records_what_it_took(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
+    record = run(composed("experiment=roberta", "trainer.steps=2", f"store={tmp_path / 'runs'}"))
+    assert record.cost["latency_32"] > record.cost["latency_1"] > 0
+    assert record.cost["peak_memory"] > 2**20
+    # At least the layers below the last everywhere, and three times over: forward, and twice that backward.
+    whole = formula(record.config["model"])
+    assert 1.5 * whole < record.cost["flops_a_token"] < 6 * whole
 
 
 def test_the_peak_is_that_since_the_reset() -> None:

@@ -14,9 +14,10 @@ from omegaconf import OmegaConf
 from scipy.stats import chi2
 
 from lmab import checks
-from lmab.generate import Sampling, continued, scores
+from lmab.generate import Sampling, continued, scores, text
 from lmab.run import run
 from lmab.store import Store
+from lmab.trained import opened
 from lmab.types import BadInput, Batch, View
 from lmab.wiring import bare_learner
 
@@ -408,6 +409,19 @@ def test_what_cannot_work_is_one_sentence_and_status_2(
     (sentence,) = err.splitlines()
     assert sentence.startswith("lmab: ")
     assert says in sentence
+
+
+@pytest.mark.slow
+def test_a_store_that_was_moved_is_opened_where_it_lies(tmp_path: Path, composed: Callable[..., DictConfig]) -> None:
+    """Also where a run read its text through the tokenizer of another."""
+    line = ["experiment=finetune", "start=['experiment=transformer_xl','trainer.steps=1']", "trainer.steps=1"]
+    record = run(composed(*line, f"store={tmp_path / 'old'}"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    found = opened(Store(tmp_path / "new"), record.signature)
+    assert found.prepared.tokenizer.is_relative_to(tmp_path / "new")
+    assert not (tmp_path / "old").exists()
+    with pytest.raises(BadInput, match=r"objective=\[classify\] has no probability"):
+        text(found, PROMPT, Sampling(), tokens=1, memory=None)
 
 
 @pytest.mark.slow

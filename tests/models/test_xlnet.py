@@ -314,3 +314,15 @@ def test_a_further_objective_in_the_content_changes_no_dropout_of_the_query_stre
     everywhere = drawn(beside, None)
     assert torch.equal(everywhere.of(alone), two.of(alone))
     torch.testing.assert_close(everywhere.at(other.places), two.at(other.places), rtol=0, atol=1e-6)
+
+
+def test_dropout_is_on_the_last_states_of_both_streams_in_training_alone(xlnet, scatter):
+    model = xlnet(dropout=0.5)
+    scatter(model)
+    batch, _ = both(two=True, segments=True, ordered=True, backward=False, padded=False, seed=0)
+    with torch.random.fork_rng():
+        torch.default_generator.manual_seed(3)
+        loud, quiet = (model.train(mode).network(batch) for mode in (True, False))
+    for one, other in ((loud.hidden, quiet.hidden), (loud.second, quiet.second)):
+        assert (one == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        assert (other != 0).all()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Rule = Callable[[str, torch.Tensor, torch.Generator], None]
 
 
-_VECTORS = tuple(f"embedding.{table}.weight" for table in ("tokens", "positions", "segments"))
+_VECTORS = tuple(f"embedding.{table}.weight" for table in ("tokens", "positions", "segments", "project"))
 
 
 class Network(nn.Module):
@@ -151,7 +151,7 @@ def _materialise(module: nn.Module) -> None:
 
 def normal(std: float, embedding_std: float) -> Rule:
     """BERT's rule: matrices are normal with a standard deviation of `std`, norms one, biases zero; the vectors that
-    stand for tokens, positions and segments have a deviation of their own."""
+    stand for tokens, positions and segments, and what they are projected with, have a deviation of their own."""
 
     def fill(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
         if name.endswith("bias"):

@@ -64,11 +64,16 @@ def code() -> dict[str, Any]:
 
 
 def of_data(prepared: Prepared, data: Data, objectives: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Sizes, the unigram plateau, how often the training text repeats, and what each noise really did."""
+    """Sizes, the plateaus, how often the training text repeats, and what each noise really did."""
     train = data.train
     found: dict[str, Any] = dict(prepared.facts)
     found["threads"] = torch.get_num_threads()
     found["epochs"] = train.steps * train.batch / len(train.rows)
+    found["blind_nats"] = {
+        name: {part: _blind(data.test.collate.noises[name], prepared, part) for part in ("validation", "test")}
+        for name, objective in objectives.items()
+        if getattr(objective, "nats_a_token", False)
+    }
     for name, objective in objectives.items():
         if hasattr(objective.noise, "describe"):
             sample = train.examples(0)
@@ -77,12 +82,20 @@ def of_data(prepared: Prepared, data: Data, objectives: Mapping[str, Any], seed:
     return found
 
 
+def _blind(noise: Any, prepared: Prepared, part: str) -> float:
+    """What a model without context loses on a part, in nats a target: the unigram entropy, less what the place itself
+    gives away."""
+    if not hasattr(noise, "blind_nats"):
+        return prepared.unigram_nats(part)
+    return noise.blind_nats(prepared.likely(), prepared.counts[part] / prepared.counts[part].sum())
+
+
 def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, float]) -> dict[str, float]:
     """Perplexity, and how many nats a model gained over the unigram distribution, for losses in nats a token.
 
-    test/x_gain: on the test part. learnt/x_gain: at its best moment, on the validation part or on its own
-    training text: a model whose best moment is not clearly above 0 never left the plateau, and nothing can be
-    read off it. One that learnt its training text by heart has left it, whatever it does on other text.
+    test/x_gain: on the test part. learnt/x_gain: over a model without context, at its best moment, on the validation
+    part or on its own training text: a model whose best moment is not clearly above 0 never left the plateau, and
+    nothing can be read off it. One that learnt its training text by heart has left it, whatever it does on other text.
     """
     found: dict[str, float] = {}
     unigram = record.facts["unigram_nats"]
@@ -93,7 +106,8 @@ def gains(record: Record, objectives: Mapping[str, Any], test: Mapping[str, floa
         points += [v for _, v in record.curves.get(f"train/{name}_loss", [])][-1:]
         found[f"test/{name}_perplexity"] = math.exp(min(test[f"test/{name}_loss"], 700.0))
         found[f"test/{name}_gain"] = unigram["test"] - test[f"test/{name}_loss"]
-        found[f"learnt/{name}_gain"] = unigram["validation"] - min(points, default=math.inf)
+        blind = record.facts["blind_nats"][name]["validation"]
+        found[f"learnt/{name}_gain"] = blind - min(points, default=math.inf)
     return found
 
 

@@ -45,12 +45,17 @@ class Prepared:
     facts: dict[str, Any]
     bytes: dict[str, dict[int, int]]  # part -> document -> bytes of its text; empty for a task
 
+    def likely(self) -> np.ndarray:
+        """[V] the training split's unigram distribution (add-one), 0 for special types."""
+        train = self.counts["train"] + ~self.vocabulary.special
+        return train / train.sum()
+
     def unigram_nats(self, part: str = "test") -> float:
         """Cross entropy of a part under the training split's unigram distribution (add-one), in nats a token:
         the plateau on which a masked LM first sits."""
-        train, held = self.counts["train"] + ~self.vocabulary.special, self.counts[part]
+        held = self.counts[part]
         with np.errstate(divide="ignore"):
-            nats = -np.log(train / train.sum())
+            nats = -np.log(self.likely())
         return float((held * np.where(held > 0, nats, 0.0)).sum() / held.sum())
 
 

@@ -132,11 +132,11 @@ def conclude(claim: Claim, cells: list[Cell], records: dict[str, Record], change
 
 
 def _stuck(arms: Sequence[str], plateau: float) -> str:
-    return f"{', '.join(arms)} gained less than {plateau} nats over the unigram distribution"
+    return f"{', '.join(arms)} gained less than {plateau} nats over a model without context"
 
 
 def _gain(metric: str, by_seed: dict[int, Record]) -> float:
-    """The mean over seeds of what an arm learnt beyond the unigram distribution at its best moment; infinite for
+    """The mean over seeds of what an arm learnt from context at its best moment; infinite for
     a metric that has no such plateau."""
     gains = [
         r.metrics[key]

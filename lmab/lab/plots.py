@@ -135,10 +135,10 @@ def _row(axes: Axes, place: int, row: Row) -> None:
         axes.plot([margin] * 2, [place - 0.45, place + 0.45], "--", color=_INK, linewidth=1)
 
 
-def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = ()) -> Figure | None:
+def curves(title: str, groups: Groups, metric: str, blind: Sequence[float] = ()) -> Figure | None:
     """A metric over steps: means of seeds, and a band from the lowest seed to the highest. None: none has it.
 
-    unigram: entropies of the unigram distribution, in nats, drawn as dashed lines.
+    blind: what a model without context loses, in nats, drawn as dashed lines.
     """
     lines = {label: _over_steps([r.curves.get(metric, []) for r in runs.values()]) for label, runs in groups.items()}
     if not any(len(steps) for steps, _ in lines.values()):
@@ -153,9 +153,9 @@ def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = (
             axes.fill_between(steps, band[0], band[2], color=colour, alpha=0.18, linewidth=0)
             few = _MARKERS[i % len(_MARKERS)] if len(steps) < 8 else ""
             axes.plot(steps, band[1], dash, marker=few, markersize=3.5, color=colour, label=textwrap.fill(label, 52))
-        for nats in unigram:
+        for nats in blind:
             axes.axhline(nats, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
-        values = np.concatenate([band.ravel() for _, band in lines.values()] + [np.array(unigram)])
+        values = np.concatenate([band.ravel() for _, band in lines.values()] + [np.array(blind)])
         _scale(axes, values[np.isfinite(values)])
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
@@ -166,7 +166,7 @@ def curves(title: str, groups: Groups, metric: str, unigram: Sequence[float] = (
         canvas.legend(loc="outside upper left", ncols=columns, handlelength=2.6)
 
     caption = "Means over seeds; the band goes from the lowest seed to the highest."
-    caption += " The dashed line is the entropy of the unigram distribution." if unigram else ""
+    caption += " The dashed line is what a model without context loses." if blind else ""
     return _figure(title, draw, 3.1, caption)
 
 
@@ -175,14 +175,13 @@ def learning(groups: Groups, metric: str) -> list[Figure | None]:
     name = metric.partition("/")[2]
     objective, _, quantity = name.rpartition("_")
     records = [record for runs in groups.values() for record in runs.values()]
-    nats = quantity == "loss" and any(f"learnt/{objective}_gain" in r.metrics for r in records)
-    entropies = [r.facts.get("unigram_nats", {}) for r in records] if nats else []
-    unigram = sorted({round(e["validation"], 6) for e in entropies if "validation" in e})
-    held_out = curves(f"On held-out text: val/{name}", groups, f"val/{name}", unigram)
+    known = [r.facts.get("blind_nats", {}).get(objective, {}) for r in records] if quantity == "loss" else []
+    blind = sorted({round(nats["validation"], 6) for nats in known if "validation" in nats})
+    held_out = curves(f"On held-out text: val/{name}", groups, f"val/{name}", blind)
     own = f"train/{name}" if any(f"train/{name}" in r.curves for r in records) else f"train/{objective}_loss"
     return [
         held_out,
-        curves(f"On training text: {own}", groups, own, unigram if own.endswith("_loss") else ()),
+        curves(f"On training text: {own}", groups, own, blind if own.endswith("_loss") else ()),
     ]
 
 

@@ -125,6 +125,28 @@ class Masking:
             left = np.where(first, reach, np.maximum(reach, np.take_along_axis(left, before, 1) - 1))
         return left > 0
 
+    def blind_nats(self, likely: np.ndarray, held: np.ndarray) -> float:
+        """Nats a target of whoever sees no context, only what is read at the place itself: on this plateau a model
+        sits until it learns from context.
+
+        likely, held: [V] shares of the types in training and in held-out text, 0 for special ones. A type w that is
+        read there stands as it was with probability k p(w) / (k p(w) + r / V), where k and r are the shares of
+        targets that stay and that are drawn from V ordinary types; with what is left, all types are as likely as ever.
+        """
+        p, q = likely[likely > 0], held[likely > 0]
+        V, r, k = len(p), self.random, 1 - self.mask - self.random
+        unseen = -np.log(p)
+        if k <= 0:
+            return float(q @ unseen)  # what is read tells nothing
+        stays = k * p / (k * p + r / V)
+        kept = -np.log(stays + (1 - stays) * p)
+        if r == 0:
+            return float(q @ ((1 - k) * unseen + k * kept))
+        # Drawn anew: another type in nearly all cases, the same one by chance.
+        other = -np.log1p(-stays).mean() + unseen
+        drawn = other + (kept - unseen + np.log1p(-stays)) / V
+        return float(q @ (self.mask * unseen + k * kept + r * drawn))
+
     def describe(self, example: Example, vocabulary: Vocabulary, key: int) -> dict[str, Any]:
         """What the noise did to these examples: the realised rate and split, and how much of the masks of two
         epochs is the same (targets in both over targets in either)."""

@@ -177,9 +177,9 @@ def _started(record: Record, cfg: DictConfig) -> None:
     plain = _plain(cfg)
     if (first := starting.runs_first(plain)) is None:
         return
-    begun = run(first, overrides=plain["start"])
-    if begun.state != "done":
-        raise Diverged(f"run {begun.signature}, from which it starts, {begun.state}: {begun.message}")
+    before = run(first, overrides=plain["start"])
+    if before.state != "done":
+        raise Diverged(f"run {before.signature}, from which it starts, {before.state}: {before.message}")
 
 
 def _trained(record: Record, store: Store, tracker: Any) -> None:

@@ -30,17 +30,9 @@ def opened(store: Store, given: str) -> Trained:
     record = store.select(given)
     if record.state != "done":
         raise BadInput(f"Run {record.signature} is {record.state}, not done: finish it first.")
-    config = _lying(record.config, str(store.root))
+    config: dict[str, Any] = {**record.config, "store": str(store.root)}  # wherever it was moved
     objectives = {name: make(node) for name, node in config["objective"].items()}
     prepared, data = build_data(config, objectives)
     learner = build_learner(config, objectives, data, config["seed"])
     learner.load_state_dict(starting.last_weights(store, record.signature, config))
     return Trained(record.signature, config, learner.eval(), prepared)
-
-
-def _lying(config: dict[str, Any], root: str) -> dict[str, Any]:
-    """The configuration for a store that may have been moved, and with it the runs from which it started."""
-    start = config["start"]
-    if start is not None and "config" in start:
-        start = {**start, "config": _lying(start["config"], root)}
-    return {**config, "store": root, "start": start}

@@ -128,6 +128,7 @@ class Batch:
     examples: int  # rows
     real: int  # tokens that are not padding
     lengths: torch.Tensor | None = None  # [B] real tokens of each row; None: no row is padded
+    number: torch.Tensor | None = None  # [B] the example's number in its split
 
     def asked(self) -> torch.Tensor:
         """[N] the places at which any objective asks the content, flat over B * T, ascending, each once."""
@@ -151,6 +152,7 @@ class Encoded:
     second: torch.Tensor | None = None  # [M, D] the second stream at its used places, row by row
     memory: tuple[torch.Tensor, ...] = ()  # for every depth [B, M, D], what the next rows of the streams may see
     layers: tuple[torch.Tensor, ...] = ()  # embedding and every depth, [B, T, D] each, where they were asked for
+    attention: tuple[torch.Tensor, ...] = ()  # of every depth [B, H, T, S], its scores before the softmax
 
     def at(self, places: torch.Tensor) -> torch.Tensor:
         """The hidden states [M, D] at places [M] that are among those asked for."""
@@ -181,3 +183,25 @@ class Outcome:
     places: torch.Tensor  # [N] flat over B * T, so that a loss finds its row and document
     hits: torch.Tensor = field(repr=False)  # [N] bool: the answer had the highest score
     said: torch.Tensor | None = field(default=None, repr=False)  # [N] what was answered, for metrics of a whole set
+    scores: torch.Tensor | None = field(default=None, repr=False)  # [N, C] of all answers, where they were asked for
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is wanted of a forward pass beside the losses. layers: of every depth. attention: its scores before the
+    softmax. scores: objectives of which all answers' scores are wanted."""
+
+    layers: bool = False
+    attention: bool = False
+    scores: frozenset[str] = frozenset()
+
+    def __or__(self, other: Ask) -> Ask:
+        return Ask(self.layers or other.layers, self.attention or other.attention, self.scores | other.scores)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a learner made of a batch. outcomes: objective's name -> what it says."""
+
+    encoded: Encoded
+    outcomes: Mapping[str, Outcome]

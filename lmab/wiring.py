@@ -18,13 +18,15 @@ from lmab.data.rows import Rows
 from lmab.data.tasks import prepare_task
 from lmab.data.tokenizer import Ready
 from lmab.rng import derive
-from lmab.train.learner import Learner, Learning
+from lmab.train.stepping import Learning
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+    from lmab.train.learner import Learner
 
 
 def make(node: Mapping[str, Any], *args: Any) -> Any:

@@ -17,7 +17,7 @@ _RUN = {"run", "wiring", "starting", "checks", "fits", "facts", "machine", "cost
 FLOORS = {
     **dict.fromkeys(("types", "store", "rng"), 0),
     **dict.fromkeys(("nn", "train", "data"), 1),
-    **dict.fromkeys(("models", "objectives", "interop"), 2),
+    **dict.fromkeys(("models", "objectives", "interop", "transfer"), 2),
     **dict.fromkeys(_RUN, 3),
     "lab": 4,
     "__main__": 5,

@@ -74,4 +74,5 @@ class Collate:
             examples=B,
             real=int(example.lengths.sum()),
             lengths=torch.from_numpy(example.lengths) if padded else None,
+            number=torch.from_numpy(example.number),
         )

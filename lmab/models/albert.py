@@ -26,7 +26,7 @@ from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from lmab.nn.layer import Activation
-    from lmab.train.learner import Learning
+    from lmab.train.stepping import Learning
 
 
 class ALBERT(Learner):

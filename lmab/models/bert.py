@@ -21,10 +21,12 @@ from lmab.nn.heads import Pooler, TokenHead
 from lmab.nn.layer import Layer
 from lmab.nn.network import Network, Rule, initialise, normal, positive
 from lmab.nn.position import Absolute, sinusoids
-from lmab.train.learner import Learner, Learning
+from lmab.train.learner import Learner
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lmab.train.stepping import Learning
 
 
 class BERT(Learner):

@@ -24,7 +24,7 @@ from lmab.train.learner import Learner
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from lmab.train.learner import Learning
+    from lmab.train.stepping import Learning
 
 
 class TransformerXL(Learner):

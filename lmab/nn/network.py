@@ -66,11 +66,13 @@ class Network(nn.Module):
         remember: int = 0,
         reach: int | None = None,
         keep: bool = False,
+        attention: bool = False,
     ) -> Encoded:
         """places: [N] where the last layer is wanted, flat over B * T, ascending; None for everywhere.
 
         memory: for every depth [B, M, D]. remember: places of memory to return, the newest ones. reach: keys that
         a query sees at most, counted back from its own; None for all. keep: return what every depth made.
+        attention: return the scores of every depth before the softmax.
         """
         hidden = self.embedding(batch)
         sight = look(batch, memory=memory[0].shape[1] if memory else 0, reach=reach)

@@ -78,7 +78,7 @@ class Classify(Objective):
         self.dense = nn.Linear(features, dim) if dense else None
         self.out = nn.Linear(dim if dense else features, self.classes)
 
-    def forward(self, network: Network, encoded: Encoded, batch: Batch) -> Outcome:
+    def forward(self, network: Network, encoded: Encoded, batch: Batch, *, scores: bool = False) -> Outcome:
         targets = batch.targets[self.name]
         features = self.features(encoded, batch)  # [N, F]
         if self.head == "pooler":
@@ -86,14 +86,14 @@ class Classify(Objective):
         features = self.dropout(features)
         if self.dense is not None:
             features = self.dropout(self.dense(features).tanh())
-        scores = self.out(features)  # [N, C]
+        found = self.out(features)  # [N, C]
         if self.classes == 1:
-            said = scores[:, 0].to(targets.answers.dtype)
+            said = found[:, 0].to(targets.answers.dtype)
             errors = said - targets.answers
-            return Outcome(errors**2, targets.places, errors.abs() < 0.5, said)
-        losses, _ = cross_entropy(scores, targets.answers)
-        said = scores.argmax(-1)
-        return Outcome(losses, targets.places, said == targets.answers, said)
+            return Outcome(errors**2, targets.places, errors.abs() < 0.5, said, found if scores else None)
+        losses, _ = cross_entropy(found, targets.answers)
+        said = found.argmax(-1)
+        return Outcome(losses, targets.places, said == targets.answers, said, found if scores else None)
 
     def features(self, encoded: Encoded, batch: Batch) -> Tensor:
         """[N, F] what is read off each labelled row."""

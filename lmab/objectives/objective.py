@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
+from lmab.nn.cross_entropy import cross_entropy
 from lmab.types import BadInput, Outcome
 
 if TYPE_CHECKING:
@@ -59,7 +60,12 @@ class TokenLoss(Objective):
 
     nats_a_token = True
 
-    def forward(self, network: Network, encoded: Encoded, batch: Batch) -> Outcome:
+    def forward(self, network: Network, encoded: Encoded, batch: Batch, *, scores: bool = False) -> Outcome:
         targets = batch.targets[self.name]
-        losses, hits = network.token_losses(encoded.of(targets), targets.answers)  # [N], [N]
+        hidden = encoded.of(targets)  # [N, D]
+        if scores:
+            logits = network.token_logits(hidden)  # [N, V]
+            losses, hits = cross_entropy(logits, targets.answers)
+            return Outcome(losses, targets.places, hits, scores=logits)
+        losses, hits = network.token_losses(hidden, targets.answers)  # [N], [N]
         return Outcome(losses, targets.places, hits)

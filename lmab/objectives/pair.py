@@ -32,9 +32,9 @@ class Pair(Objective):
     def build(self, dim: int) -> None:
         self.classifier = nn.Linear(dim, 2)
 
-    def forward(self, network: Network, encoded: Encoded, batch: Batch) -> Outcome:
+    def forward(self, network: Network, encoded: Encoded, batch: Batch, *, scores: bool = False) -> Outcome:
         targets = batch.targets[self.name]
-        scores = self.classifier(network.pooled(encoded.at(targets.places)))  # [N, 2]
-        losses, _ = cross_entropy(scores, targets.answers)
-        said = scores.argmax(-1)
-        return Outcome(losses, targets.places, said == targets.answers, said)
+        found = self.classifier(network.pooled(encoded.at(targets.places)))  # [N, 2]
+        losses, _ = cross_entropy(found, targets.answers)
+        said = found.argmax(-1)
+        return Outcome(losses, targets.places, said == targets.answers, said, found if scores else None)

@@ -13,7 +13,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
-from lmab.train.learner import Diverged, Learner
+from lmab.train.learner import Diverged
+from lmab.train.stepping import Stepping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +82,7 @@ class Recorder(pl.Callback):
         self._point(step, values | {"train/lr": group["lr"]})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, Learner)
+        assert isinstance(pl_module, Stepping)
         self._point(trainer.global_step, pl_module.validation_means())
 
     def _point(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,30 +1,22 @@
-"""The training step that every model inherits.
-
-One batch from the loader is one optimiser step: a tuple of micro-batches. Each objective's loss is divided by
-the targets of the whole step, so accumulation equals the large batch to rounding, whatever the micro-batches.
-"""
+"""Objectives and held-out scores around a network: what every model inherits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from lmab.rng import derive
 from lmab.train.memories import Memories
 from lmab.train.scores import Scores
-from lmab.types import BadInput
+from lmab.train.stepping import Learning, Stepping
+from lmab.types import Ask, BadInput, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytorch_lightning.core.optimizer import LightningOptimizer
     from torch import Tensor
 
-    from lmab.train.optim import Optim, Schedule
     from lmab.types import Batch, Outcome
 
 
@@ -32,48 +24,17 @@ class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a faul
     """The loss is no longer a number. The message says where."""
 
 
-@dataclass(frozen=True)
-class Learning:
-    """How a network is to learn. objectives: name -> loss module with a `weight`. steps: optimiser steps in
-    all. clip: the largest norm of the gradient, None for no bound. seed: None leaves the weights on the meta
-    device, where a network has sizes and no memory. documents: held-out part -> its number of documents.
-
-    start: name of a parameter -> its first value, for weights that come from elsewhere. frozen: embedding and
-    encoder stay as they begin, and without dropout: what is learnt is a probe. memory: places that are remembered
-    on held-out text, None for as many as in training. reach: keys that a query sees at most there, None for all.
-    """
-
-    objectives: Mapping[str, nn.Module]
-    optim: Optim
-    schedule: Schedule
-    steps: int
-    clip: float | None
-    seed: int | None
-    documents: Mapping[str, int]
-    start: Mapping[str, Tensor] | None = None
-    frozen: bool = False
-    memory: int | None = None
-    reach: int | None = None
-
-    @property
-    def pools(self) -> bool:
-        """Does an objective ask for rows as a whole?"""
-        return any(getattr(objective, "pools", False) for objective in self.objectives.values())
-
-
 FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
+NOTHING = Ask()
 
 
-class Learner(pl.LightningModule):
-    """Objectives, optimiser and held-out scores around a network; a model class builds the network."""
+class Learner(Stepping):
+    """Objectives and held-out scores around a network; a model class builds the network."""
 
     def __init__(self, network: nn.Module, learning: Learning) -> None:
-        super().__init__()
-        # A step is a whole accumulated batch: the learner walks through it, not Lightning.
-        self.automatic_optimization = False
+        super().__init__(learning)
         self.network = network
         self.objectives = nn.ModuleDict(dict(learning.objectives))
-        self.learning = learning
         self.memories = Memories()
         with torch.device("meta"):
             for name, objective in learning.objectives.items():
@@ -102,13 +63,14 @@ class Learner(pl.LightningModule):
                 part.eval()
         return self
 
-    def outcomes(self, batch: Batch, part: str = "train", micro: int = 0) -> Iterator[tuple[str, float, Outcome]]:
-        """Each objective's name, weight and outcome on one forward pass.
+    def seen(self, batch: Batch, part: str = "train", micro: int = 0, ask: Ask = NOTHING) -> Seen:
+        """One forward pass: what the network made of it, and each objective's outcome.
 
-        part, micro: whose memory the pass takes up and leaves behind, where rows belong to streams.
+        part, micro: whose memory the pass takes up and leaves behind, where rows belong to streams. ask: what is
+        wanted beside the losses.
         """
         wanted = self.objectives.values()
-        keep = any(getattr(objective, "layered", False) for objective in wanted)
+        keep = ask.layers or any(getattr(objective, "layered", False) for objective in wanted)
         everywhere = keep or any(getattr(objective, "everywhere", False) for objective in wanted)
         held_out = part in self.learning.documents
         remember = self.network.memory
@@ -123,48 +85,34 @@ class Learner(pl.LightningModule):
             remember=remember,
             reach=self.learning.reach if held_out else None,
             keep=keep,
+            attention=ask.attention,
         )
         if remember:
             self.memories.keep(part, micro, encoded.memory)
-        for name, objective in self.objectives.items():
-            yield name, cast("float", objective.weight), objective(self.network, encoded, batch)
+        return Seen(
+            encoded,
+            {
+                name: objective(self.network, encoded, batch, scores=name in ask.scores)
+                for name, objective in self.objectives.items()
+                if name in batch.targets
+            },
+        )
 
-    def training_step(self, batch: tuple[Batch, ...], batch_idx: int) -> dict[str, Any]:
-        totals = {name: sum(len(micro.targets[name].places) for micro in batch) for name in self.objectives}
-        sums = dict.fromkeys(self.objectives, torch.zeros((), device=self.device))
-        # Dropout draws from torch's global generator: it is set by (seed, step, micro-batch) and put back, so that
-        # what is drawn does not depend on what was drawn before, nor on the head of a further objective.
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            for number, micro in enumerate(batch):
-                # Not torch.manual_seed: it keeps a stack trace for a CUDA that may never come, every time.
-                for generator in (
-                    torch.default_generator,
-                    *(torch.cuda.default_generators[d.index] for d in devices),
-                ):
-                    generator.manual_seed(derive(self.learning.seed, "dropout", self.global_step, number))
-                loss = torch.zeros((), device=self.device)
-                for name, weight, outcome in self.outcomes(micro, "train", number):
-                    total = outcome.losses.sum()
-                    sums[name] = sums[name] + total.detach()
-                    loss = loss + total * (weight / max(1, totals[name]))
-                if loss.requires_grad:  # a step of which no row has a target teaches nothing
-                    self.manual_backward(loss)
-        self._update()
-        return {"sums": sums, "totals": totals, "real": sum(micro.real for micro in batch)}
+    def outcomes(self, batch: Batch, part: str = "train", micro: int = 0) -> Iterator[tuple[str, float, Outcome]]:
+        """Each objective's name, weight and outcome on one forward pass."""
+        for name, outcome in self.seen(batch, part, micro).outcomes.items():
+            yield name, cast("float", self.objectives[name].weight), outcome
 
-    def _update(self) -> None:
-        optimizer = cast("LightningOptimizer", self.optimizers())
-        scheduler = cast("torch.optim.lr_scheduler.LRScheduler", self.lr_schedulers())
-        if self.learning.clip is not None:
-            # Not Lightning's: it refuses a fused optimiser under bf16, which scales no gradients and so is safe.
-            torch.nn.utils.clip_grad_norm_(self.parameters(), self.learning.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
+    def units(self, batch: Batch) -> dict[str, int]:
+        return {name: len(batch.targets[name].places) for name in self.objectives}
 
-    def _score(self, part: str, batch: Batch) -> None:
-        for name, _, outcome in self.outcomes(batch, part):
+    def losses(self, batch: Batch, micro: int) -> Iterator[tuple[str, float, Tensor]]:
+        for name, weight, outcome in self.outcomes(batch, "train", micro):
+            yield name, weight, outcome.losses.sum()
+
+    def score(self, part: str, batch: Batch, outcomes: Mapping[str, Outcome]) -> None:
+        """Count what the objectives say of a batch of a held-out part."""
+        for name, outcome in outcomes.items():
             self.scores[part, name].update(outcome, batch, batch.targets[name].answers)
 
     def _mean(self, part: str, short: str) -> dict[str, float]:
@@ -190,23 +138,21 @@ class Learner(pl.LightningModule):
         self._fresh("validation")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._score("validation", batch)
+        self.score("validation", batch, self.seen(batch, "validation").outcomes)
 
     def validation_means(self) -> dict[str, float]:
-        """Means over the targets of the validation part, after its last batch."""
         return self._mean("validation", "val")
 
     def on_test_epoch_start(self) -> None:
         self._fresh("test")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._score("test", batch)
+        self.score("test", batch, self.seen(batch, "test").outcomes)
 
     def test_means(self) -> dict[str, float]:
         return self._mean("test", "test")
 
     def test_documents(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Metric -> (its mean for each document, the document's targets)."""
         return {
             f"test/{name}_{quantity}": columns
             for name in self.objectives
@@ -218,9 +164,3 @@ class Learner(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.memories.restore("train", checkpoint.get("memory", {}))
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.learning.optim.build(self)
-        schedule, steps = self.learning.schedule, self.learning.steps
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, steps))
-        return [optimizer], [scheduler]

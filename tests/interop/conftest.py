@@ -10,8 +10,8 @@ import transformers
 
 from lmab.objectives.nsp import NextSentence
 from lmab.objectives.sop import SentenceOrder
-from lmab.train.learner import Learner, Learning
 from lmab.train.optim import AdamW, Linear
+from lmab.train.stepping import Learning
 from lmab.types import Batch, View
 from lmab.wiring import make
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
+
+    from lmab.train.learner import Learner
 
 VOCAB = 60
 _SIZES: dict[str, Any] = {

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lmab.objectives.mlm import MaskedLM
-from lmab.train.learner import Learner, Learning
 from lmab.train.optim import AdamW, Constant
+from lmab.train.stepping import Learning
 from lmab.types import Batch, Targets, View
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from lmab.objectives.objective import Objective
+    from lmab.train.learner import Learner
 
     Take = Callable[[list[Tensor]], Tensor]  # tensors of theirs to a tensor of ours
 

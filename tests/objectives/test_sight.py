@@ -13,8 +13,8 @@ from lmab.models.xlnet import XLNet
 from lmab.objectives.clm import CausalLM
 from lmab.objectives.mlm import MaskedLM
 from lmab.objectives.plm import PermutationLM
-from lmab.train.learner import Learning
 from lmab.train.optim import AdamW, Constant
+from lmab.train.stepping import Learning
 
 if TYPE_CHECKING:
     from lmab.objectives.objective import Objective

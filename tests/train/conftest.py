@@ -23,8 +23,8 @@ from lmab.objectives.mlm import MaskedLM
 from lmab.objectives.plm import PermutationLM
 from lmab.store import Record, Store
 from lmab.train.callbacks import Checkpoints, Recorder, last_whole
-from lmab.train.learner import Learner, Learning
 from lmab.train.optim import AdamW, Linear
+from lmab.train.stepping import Learning
 from lmab.train.tracker import NoTracker
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from lmab.data.corpus import Files
+    from lmab.train.learner import Learner
     from lmab.train.optim import Optim, Schedule
 
 ROW = 32  # tokens of a row of a stream

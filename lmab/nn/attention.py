@@ -5,6 +5,7 @@ B  rows   Q  queries   S  keys   D  width   H  heads
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -45,10 +46,19 @@ class Attention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=bias)
 
     def forward(
-        self, hidden: Tensor, sight: Sight, source: Tensor | None = None, places: Tensor | None = None
+        self,
+        hidden: Tensor,
+        sight: Sight,
+        source: Tensor | None = None,
+        places: Tensor | None = None,
+        scores: list[Tensor] | None = None,
     ) -> Tensor:
         """hidden: [B, Q, D], what asks; source: [B, S, D], what is looked at, None for the same. Returns
-        [B, Q, D], or [N, D] at `places` [N], flat over B * Q. A query that sees nothing gets zeros."""
+        [B, Q, D], or [N, D] at `places` [N], flat over B * Q. A query that sees nothing gets zeros.
+
+        scores: where Q K^T / sqrt(d) + bias of every query and key is added, [B, H, Q, S], also of what may not be
+        seen; None for nowhere, and nothing of it is computed.
+        """
         B, Q, D = hidden.shape
         if source is None:
             query, key, value = self.qkv(hidden).view(B, Q, 3, self.heads, -1).unbind(2)
@@ -58,6 +68,9 @@ class Attention(nn.Module):
             both = F.linear(source, weight[D:], None if bias is None else bias[D:])
             key, value = both.view(B, source.shape[1], 2, self.heads, -1).unbind(2)
         query, bias = self.position(query.transpose(1, 2), sight)  # [B, H, Q, D / H]
+        if scores is not None:
+            products = query @ key.permute(0, 2, 3, 1) / math.sqrt(query.shape[-1])
+            scores.append(products if bias is None else products + bias)
         mask = sight.mask
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))

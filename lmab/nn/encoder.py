@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from lmab.nn.layer import Layer
     from lmab.nn.sight import Sight
 
 
@@ -24,6 +25,7 @@ class Passed(NamedTuple):
     second: Tensor | None  # [B, P, D] the second stream
     memory: tuple[Tensor, ...]  # for every depth [B, M, D], without gradients
     layers: tuple[Tensor, ...]  # what every depth read, [B, T, D]
+    attention: tuple[Tensor, ...]  # the scores of every depth, [B, H, T, S]
 
 
 class Encoder(nn.Module):
@@ -41,6 +43,11 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = tuple(range(len(layers)) if order is None else order)
 
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Of every depth's attention."""
+        return tuple(cast("Layer", self.layers[number]).attention.heads for number in self.order)
+
     def forward(
         self,
         hidden: Tensor,
@@ -50,12 +57,14 @@ class Encoder(nn.Module):
         memory: Sequence[Tensor] = (),
         remember: int = 0,
         keep: bool = False,
+        attention: bool = False,
     ) -> Passed:
         """hidden: [B, Q, D], the content's T places first and then the second stream's.
 
         places: [N] where the last layer's content is wanted, flat over B * T; None for everywhere. Nobody reads
         its other places, and behind its attention they cost more than half of it. memory: what each depth reads
         before the content, [B, M, D]. remember: places of memory to return. keep: return what every depth read.
+        attention: return the scores of the content's queries before the softmax, at all places.
 
         The two streams ask the same keys and use the same weights, so they are the queries of one call (Yang et
         al. 2019, section 2.3); only the content is looked at.
@@ -63,6 +72,7 @@ class Encoder(nn.Module):
         T = sight.content
         remembered, kept = [], []
         second: Tensor | None = None
+        scores: list[Tensor] | None = [] if attention else None
         for depth, number in enumerate(self.order):
             layer, content = self.layers[number], hidden[:, :T]
             source = torch.cat([memory[depth], content], 1) if memory else content
@@ -73,15 +83,16 @@ class Encoder(nn.Module):
                 kept.append(content)
             if depth < len(self.order) - 1:
                 itself = not memory and sight.queries is None  # what asks is all that is looked at
-                hidden = layer(hidden, sight, None if itself else source)
+                hidden = layer(hidden, sight, None if itself else source, scores=scores)
                 continue
             # The second stream first, and the content at every place: what one objective asks, or that it asks
             # nothing, changes no dropout of another.
             if sight.queries is not None:
                 second = self.dropout(layer(hidden[:, T:], sight.of("second"), source))
-            if places is not None and not len(places):
+            if places is not None and not len(places) and not attention:
                 hidden = hidden.new_empty(0, hidden.shape[-1])
             else:
-                hidden = layer(content, sight.of("content"), source if memory else None, places)
+                hidden = layer(content, sight.of("content"), source if memory else None, places, scores)
                 hidden = dropped(self.dropout, hidden, places, content.shape)
-        return Passed(hidden, second, tuple(remembered), tuple(kept))
+        looked = tuple(depth[:, :, :T] for depth in scores or ())
+        return Passed(hidden, second, tuple(remembered), tuple(kept), looked)

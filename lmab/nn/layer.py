@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from lmab.nn.attention import Attention
     from lmab.nn.sight import Sight
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -34,7 +35,7 @@ class Layer(nn.Module):
     def __init__(
         self,
         *,
-        attention: nn.Module,
+        attention: Attention,
         dim: int,
         ffn: int,
         dropout: float,
@@ -60,11 +61,16 @@ class Layer(nn.Module):
             self.inner, self.outer, self.ffn_norm = other.inner, other.outer, other.ffn_norm
 
     def forward(
-        self, hidden: Tensor, sight: Sight, source: Tensor | None = None, places: Tensor | None = None
+        self,
+        hidden: Tensor,
+        sight: Sight,
+        source: Tensor | None = None,
+        places: Tensor | None = None,
+        scores: list[Tensor] | None = None,
     ) -> Tensor:
         """hidden: [B, Q, D]; source: [B, S, D], what is looked at, None for the same. Returns [B, Q, D], or
-        [N, D] at `places` [N], flat over B * Q."""
-        mixed = self.attention(hidden, sight, source, places)
+        [N, D] at `places` [N], flat over B * Q. scores: where attention adds its own, if they are wanted."""
+        mixed = self.attention(hidden, sight, source, places, scores)
         everywhere = hidden
         if places is not None:
             hidden = hidden.flatten(0, 1).index_select(0, places)

@@ -72,7 +72,7 @@ class Network(nn.Module):
 
         memory: for every depth [B, M, D]. remember: places of memory to return, the newest ones. reach: keys that
         a query sees at most, counted back from its own; None for all. keep: return what every depth made.
-        attention: return the scores of every depth before the softmax.
+        attention: return the content's scores of every depth before the softmax, at all places.
         """
         hidden = self.embedding(batch)
         sight = look(batch, memory=memory[0].shape[1] if memory else 0, reach=reach)
@@ -82,14 +82,25 @@ class Network(nn.Module):
         if queries is not None:
             assert self.query is not None
             hidden = torch.cat([hidden, self.embedding.dropout(self.query.repeat(*queries.shape, 1))], 1)
-        passed = self.encoder(hidden, sight, places, memory=memory, remember=remember, keep=keep)
+        passed = self.encoder(hidden, sight, places, memory=memory, remember=remember, keep=keep, attention=attention)
         return Encoded(
             hidden=passed.hidden,
             places=places,
             second=None if queries is None else passed.second[queries >= 0],
             memory=passed.memory,
             layers=(*passed.layers, passed.hidden) if keep else (),
+            attention=passed.attention,
         )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of a hidden state in each of `Encoded.layers`: what the first depth reads, and what every depth makes."""
+        return (self.dim,) * (len(self.encoder.order) + 1)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Of every depth's attention."""
+        return self.encoder.heads
 
     def token_logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary for hidden states at chosen places: [N, D] to [N, V]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from lmab.types import Example, Noised, Vocabulary
 
 
+# What a noise makes of an example: never anything by chance, something drawn once, or drawn anew as epochs pass.
+Draws = Literal["never", "once", "anew"]
+
+
 class Noise(Protocol):
     """The half of an objective that runs in the data workers: a pure function of examples and a key."""
+
+    @property
+    def draws(self) -> Draws: ...
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised: ...
 

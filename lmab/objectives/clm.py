@@ -15,6 +15,7 @@ from lmab.objectives.objective import TokenLoss
 from lmab.types import Noised
 
 if TYPE_CHECKING:
+    from lmab.data.collate import Draws
     from lmab.types import Example, Vocabulary
 
 
@@ -31,6 +32,10 @@ class NextToken:
     """
 
     half: bool
+
+    @property
+    def draws(self) -> Draws:
+        return "never"
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised:
         T = example.tokens.shape[1]

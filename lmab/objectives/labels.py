@@ -10,6 +10,7 @@ import numpy as np
 from lmab.types import BadInput, Noised
 
 if TYPE_CHECKING:
+    from lmab.data.collate import Draws
     from lmab.types import Example, Vocabulary
 
 
@@ -26,6 +27,10 @@ class Labels:
     classes: int
     place: Literal["first", "last"] = "first"
     causal: bool = False
+
+    @property
+    def draws(self) -> Draws:
+        return "never"
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised:
         T = example.tokens.shape[1]

@@ -20,6 +20,7 @@ from lmab.rng import philox, uniform
 from lmab.types import BadInput, Noised
 
 if TYPE_CHECKING:
+    from lmab.data.collate import Draws
     from lmab.types import Example, Vocabulary
 
 
@@ -89,6 +90,10 @@ class Masking:
             raise BadInput(f"objective.mlm.copies={self.copies} masks nothing: give 1 or more, or null.")
         if self.ngram < 1:
             raise BadInput(f"objective.mlm.ngram={self.ngram} selects nothing: give 1 for single units, or more.")
+
+    @property
+    def draws(self) -> Draws:
+        return "once" if self.copies == 1 else "anew"
 
     def __call__(self, example: Example, vocabulary: Vocabulary, key: int) -> Noised:
         T = example.tokens.shape[1]

@@ -22,6 +22,7 @@ from lmab.rng import philox, uniform
 from lmab.types import BadInput, Noised
 
 if TYPE_CHECKING:
+    from lmab.data.collate import Draws
     from lmab.types import Example, Vocabulary
 
 
@@ -37,6 +38,10 @@ class Permutation:
 
     k: int
     span: int
+
+    @property
+    def draws(self) -> Draws:
+        return "anew"
 
     def __post_init__(self) -> None:
         for name in ("k", "span"):

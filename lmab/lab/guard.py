@@ -86,7 +86,13 @@ def metrics(config: Mapping[str, Any]) -> list[str]:
     found = []
     for name, node in config.get("objective", {}).items():
         whole = not config.get("task") and getattr(pydoc.locate(node["_target_"]), "whole_text", False)
-        found += [f"test/{name}_{q}" for q in ("loss", "accuracy", *([_BITS] if whole else []))]
+        quantities = ["loss", "accuracy", *([_BITS] if whole else [])]
+        if config.get("teacher") is not None:
+            from lmab.transfer.measures import OF_BOTH, OF_TEACHER  # here, so that reading records wants no torch
+
+            number = node.get("classes") == 1  # an answer is a number, and no share is given to it
+            quantities += OF_TEACHER if number else (*OF_TEACHER, *OF_BOTH)
+        found += [f"test/{name}_{quantity}" for quantity in quantities]
     return found
 
 

@@ -94,3 +94,17 @@ def test_token_losses_on_the_texts_of_a_task_are_no_labels(composed: Callable[..
         for size in (500, 600)
     ]
     assert guard.redefined("test/classify_accuracy", labels) == []
+
+
+def test_of_a_student_is_told_what_was_measured_beside_its_teacher(composed: Callable[..., DictConfig]) -> None:
+    config = {**_plain(composed("objective=[mlm,nsp]", "segments=segment_pair")), "teacher": None}
+    plain = ["test/mlm_loss", "test/mlm_accuracy", "test/nsp_loss", "test/nsp_accuracy"]
+    assert guard.metrics(config) == plain
+    more = {"agreement", "divergence", "teacher_loss", "teacher_accuracy", "easy_accuracy", "hard_accuracy"}
+    taught = guard.metrics({**config, "teacher": ["experiment=bert"]})
+    assert {*taught} == {*plain} | {f"test/{name}_{quantity}" for name in ("mlm", "nsp") for quantity in more}
+    scores = _plain(composed("task=rotten_tomatoes", "objective=[classify]", "objective.classify.classes=1"))
+    found = guard.metrics({**scores, "teacher": ["experiment=finetune"]})
+    assert found == [
+        f"test/classify_{quantity}" for quantity in ("loss", "accuracy", "teacher_loss", "teacher_accuracy")
+    ]

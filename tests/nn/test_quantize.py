@@ -22,6 +22,7 @@ from lmab.nn.quantize import (
     full_precision,
     quantised_names,
     quantize,
+    settle,
     weight_bytes,
 )
 from lmab.nn.sight import Sight
@@ -289,6 +290,20 @@ def test_a_state_goes_into_full_precision_and_back(made):
     assert other.state_dict().keys() == learner.state_dict().keys()
     assert all(torch.equal(tensor, learner.state_dict()[name]) for name, tensor in other.state_dict().items())
     assert full_precision(plain.state_dict()).keys() == plain.state_dict().keys()
+
+
+@MODELS
+@EVERY
+def test_a_settled_learner_says_the_same_with_plain_weights(made, how):
+    learner = made()
+    names = learner.state_dict().keys()
+    quantize(learner, how)
+    said = learner.seen(rows()).outcomes["classify"].losses
+    changed = lowered(learner)
+    settle(learner)
+    assert torch.equal(learner.seen(rows()).outcomes["classify"].losses, said)
+    assert learner.state_dict().keys() == names
+    assert all(len(learner.state_dict()[f"{name}.weight"].unique()) <= 2**how.width for name in changed)
 
 
 @MODELS

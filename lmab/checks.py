@@ -36,6 +36,7 @@ PARTS += (
     "display",
     "sweep",
     "task",
+    "augment",
     "quantize",
     "start",
     "frozen",

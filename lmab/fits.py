@@ -35,6 +35,9 @@ def fits(config: dict[str, Any]) -> dict[str, Any]:
         raise BadInput("frozen=true probes nothing that was learnt: give the run to probe, start=...")
     _objectives(config)
     _memory(config)
+    _images(config)
+    if config["split"].get("omit") and config["task"] is None:
+        raise BadInput(f"split.omit={config['split']['omit']} leaves out classes, and a corpus has none: give task=...")
     if train["devices"] not in (1, "1"):
         raise BadInput(
             f"trainer.devices={train['devices']} is not supported: a run trains on one device; give several runs to "
@@ -85,3 +88,39 @@ def _memory(config: Mapping[str, Any]) -> None:
             f"evaluation.memory={held} cannot work: this model counts positions from the start of a row, which say "
             f"nothing about earlier rows, so give evaluation.memory=0 or null."
         )
+
+
+_IMAGES = {"model": "model=mlp reads", "tokenizer": "tokenizer=levels splits", "augment": "augment=shifts moves"}
+
+
+def _images(config: Mapping[str, Any]) -> None:
+    """Images and text each with what is made for them."""
+    found = {key: _kind(config.get(key)) for key in (*_IMAGES, "task")}
+    for key, does in _IMAGES.items():
+        if found[key] and not found["task"]:
+            raise BadInput(f"{does} images, and what is learnt from here is text: give task=digits, or leave it out.")
+    if found["model"] and not found["tokenizer"]:
+        raise BadInput("model=mlp reads grey levels: give tokenizer=levels, as experiment=digits does.")
+    if not found["tokenizer"]:
+        return
+    for name, node in config["objective"].items():
+        chosen = pydoc.locate(node["_target_"])
+        if getattr(chosen, "nats_a_token", False) or hasattr(chosen, "negatives"):
+            raise BadInput(f"objective=[{name}] learns from text, and these are images: give objective=[classify].")
+        if found["model"] and (node["pool"], node["layers"], node["causal"]) != ("last", [-1], False):
+            raise BadInput(
+                f"model=mlp says one thing of a row as a whole: give objective.{name}.pool=last, .layers=[-1] and "
+                f".causal=false."
+            )
+        if found["model"] and node["head"] == "pooler":
+            raise BadInput(f"objective.{name}.head=pooler is not in model=mlp: give objective.{name}.head=linear.")
+    if found["model"] and config["segments"]["length"] != config["model"]["length"]:
+        raise BadInput(
+            f"model.length={config['model']['length']} pixels and segments.length={config['segments']['length']} are "
+            f"one number to model=mlp: give both the same, 64 for task=digits."
+        )
+
+
+def _kind(node: Mapping[str, Any] | None) -> bool:
+    """Is this part of a configuration made for images?"""
+    return node is not None and bool(getattr(pydoc.locate(node["_target_"]), "images", False))

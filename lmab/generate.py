@@ -75,18 +75,25 @@ def scores(
     length: of a row, as in training. memory: places that are remembered. head: what a row begins with.
     BadInput: the objectives leave no way to go on with a text, or the model no way to remember.
     """
-    reader = _Ahead if "clm" in objectives else _Asked if "plm" in objectives else None
-    if reader is None:
-        raise BadInput(
-            f"A model of objective=[{','.join(objectives)}] has no probability for a text that goes on: generate from "
-            f"a run with clm or plm, such as experiment=transformer_xl or experiment=xlnet."
-        )
+    reader = _reader(objectives)
     if memory and any(isinstance(part, Absolute) for part in network.modules()):
         raise BadInput(
             f"--memory {memory} cannot work: this model counts positions from the start of a row, which say nothing "
             f"about earlier rows, so give --memory 0."
         )
     return reader(network, length, memory, list(head)).read(list(tokens))
+
+
+def _reader(objectives: Mapping[str, object]) -> type[_Reader]:
+    """BadInput: the objectives leave no way to go on with a text."""
+    if "clm" in objectives:
+        return _Ahead
+    if "plm" in objectives:
+        return _Asked
+    raise BadInput(
+        f"A model of objective=[{','.join(objectives)}] has no probability for a text that goes on: generate from a "
+        f"run with clm or plm, such as experiment=transformer_xl or experiment=xlnet."
+    )
 
 
 class _Reader:
@@ -184,6 +191,7 @@ def text(run: Trained, prompt: str, sampling: Sampling, *, tokens: int, memory: 
 
     BadInput: a prompt without words, a run that cannot go on with one.
     """
+    _reader(run.config["objective"])  # before the prompt is read: to a tokenizer of images no text says anything
     tokenizer, words = Ready(path=str(run.prepared.tokenizer)).learn([]), run.prepared.vocabulary
     start = tokenizer.encode(prompt, add_special_tokens=False).ids
     if not start or not prompt.strip():

@@ -68,6 +68,7 @@ def build_prepared(config: Mapping[str, Any]) -> Prepared:
             learner=learner,
             length=segments.length,
             last=getattr(segments, "last", False),
+            augment=None if config.get("augment") is None else make(config["augment"]),
         )
     return prepare(
         root,

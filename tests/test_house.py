@@ -32,6 +32,7 @@ LIBRARIES = {
     "datasets": {"lmab/data"},
     "tokenizers": {"lmab/data", "lmab/interop"},
     "sentencex": {"lmab/data"},
+    "sklearn": {"lmab/data/images.py"},
     "optuna": {"lmab/lab"},
     "scipy": {"lmab/lab"},
     "matplotlib": {"lmab/lab"},

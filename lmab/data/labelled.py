@@ -6,7 +6,7 @@ Like a corpus, a task streams, and is known by what it says: where a file lies i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from lmab.data import corpus
 from lmab.data.readers import one_of
@@ -33,10 +33,12 @@ class Task(Protocol):
     """Examples and their identity. All raise BadInput where the user's words lead nowhere.
 
     classes: labels count from 0 below it; 1 for scores. metrics: what the task is judged by, the first one above all.
+    held_out: the share of all examples that a held-out part takes at most, where the source does not name it.
     """
 
     classes: int
     metrics: list[str]
+    held_out: ClassVar[float]
 
     @property
     def names(self) -> list[str]:
@@ -58,6 +60,7 @@ class Judged:
 
     classes: int
     metrics: list[str]
+    held_out: ClassVar[float] = 0.1
 
     def __post_init__(self) -> None:
         if self.classes < 1:

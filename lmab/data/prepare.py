@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from datasets import Dataset, Features, Value
 from datasets.arrow_writer import ArrowWriter
+from pydantic import Field
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without stubs)
 
 from lmab.data import cache
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lmab.data.segments import Segments
     from lmab.data.tokenizer import Learner
 
+Name = Annotated[str, Field(coerce_numbers_to_str=True)]  # a class may be called 3
 _SENTENCE = Features({"document": Value("int32"), "sentence": Value("string")})
 
 
@@ -47,13 +49,15 @@ class Split:
     train, validation, test: documents at most; null takes all there are. A held-out part never takes more
     than a tenth of the corpus (but at least one document). Exact duplicates count once.
     share: of the training documents of which rows are made. The tokenizer is learnt from all of them, so that runs
-    on more and on less text have one vocabulary.
+    on more and on less text have one vocabulary. omit: classes of a task, by name, of which that share loses every
+    example; held-out parts keep theirs (Hinton et al. 2015, section 3).
     """
 
     train: int | None
     validation: int
     test: int
     share: float = 1.0
+    omit: list[Name] = field(default_factory=list)
     language: str = "en"  # of the sentence splitter
     seed: int = 0
 

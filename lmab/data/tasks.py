@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from datasets import Dataset, Features, Value
 from datasets.arrow_writer import ArrowWriter
 
 from lmab.data import cache
-from lmab.data.building import PARTS, VERSION, gathered, taken, tokenized, write
+from lmab.data.building import PARTS, VERSION, gathered, settings, taken, tokenized, write
 from lmab.data.pairs import SPECIAL, kept
 from lmab.data.segments import Row, roomy
 from lmab.types import BadInput
@@ -43,7 +43,7 @@ _STORED = Features(
 _BATCH = 1000  # examples that are tokenised together
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """An example as it lies on disk."""
 
     number: int
@@ -52,13 +52,21 @@ class _Stored(NamedTuple):
     label: float
 
 
-def choose(examples: Iterable[Labelled], split: Split) -> dict[int, str]:
+class Augment(Protocol):
+    """Makes more training examples of those there are: a frozen dataclass, whose fields are what can be ablated. What
+    is made of an example has its number."""
+
+    def __call__(self, examples: Iterable[Stored]) -> Iterator[Stored]: ...
+
+
+def choose(examples: Iterable[Labelled], split: Split, held_out: float = 0.1) -> dict[int, str]:
     """Map an example's number to its part, those of a part in the order in which a smaller one takes them.
 
     A part that the source names is taken from it, whole up to the size in `split`. A held-out part that it does not
     name is taken out of the rest: by the hash of the text, as documents are, so that a text of a corpus stands on the
-    same side in both; at most a tenth. What is tested is never trained on, nor validated on: training loses every text
-    of a held-out part, and holds exact duplicates once, the first. BadInput: too few for all parts.
+    same side in both; at most the share `held_out` of the rest. What is tested is never trained on, nor validated on:
+    training loses every text of a held-out part, and holds exact duplicates once, the first. BadInput: too few for all
+    parts.
     """
     key = split.seed.to_bytes(8, "little")
     named: dict[str, list[tuple[bytes, int]]] = {part: [] for part in PARTS}
@@ -87,7 +95,7 @@ def choose(examples: Iterable[Labelled], split: Split) -> dict[int, str]:
             f"The task has {len(order)} different examples for {' and '.join(['training', *drawn])}, and each of them "
             f"needs at least one: give it more."
         )
-    most = max(1, len(order) // 10)
+    most = max(1, int(held_out * len(order)))
     for part in drawn:
         size = min(sizes[part], most)
         chosen[part], order = order[:size], order[size:]
@@ -100,7 +108,15 @@ def row(number: int, texts: list[list[int]], label: float, words: Vocabulary, *,
 
     texts: one or two, as token numbers. A text that is too long loses its end; of a pair the longer one does, token by
     token, of two equal ones the second. last: [CLS] stands at the end, as in XLNet (Yang et al. 2019, section 2.5).
+    An image, whose vocabulary has no [CLS], is a row as it is. BadInput: one of another length.
     """
+    if words.first < 0:
+        if len(texts[0]) != length:
+            raise BadInput(
+                f"segments.length={length} does not fit images of {len(texts[0])} pixels: give "
+                f"segments.length={len(texts[0])}."
+            )
+        return Row(texts[0], length, label, number)
     first, end = [words.first], [words.last]
     if len(texts) == 1:
         whole = texts[0][: length - 2] + end
@@ -114,33 +130,43 @@ def row(number: int, texts: list[list[int]], label: float, words: Vocabulary, *,
 
 
 def prepare_task(
-    root: Path, *, task: Task, fingerprint: str, split: Split, learner: Learner, length: int, last: bool
+    root: Path,
+    *,
+    task: Task,
+    fingerprint: str,
+    split: Split,
+    learner: Learner,
+    length: int,
+    last: bool,
+    augment: Augment | None = None,
 ) -> Prepared:
     """Build what is missing below `root` and return where everything lies. length, last: of the rows, as in `row`.
+    augment: of the training examples, those that `split` leaves over.
 
     Its facts say also how the labels are shared out, how many examples were cut, and what one scores that always says
     the same: the share of hits of the commonest training class (`majority`), or the squared error of the mean training
     score (`constant`). BadInput: a task or a vocabulary that cannot work.
     """
     roomy(length)
+    without = omitted(task.names, split.omit)
     stage = cache.key(VERSION, "task", fingerprint, split.train, split.validation, split.test, split.seed)
     source = cache.build(root / stage / "examples", lambda draft: _stored(task, split, draft))
     made = tokenized(root, stage, learner, _texts(source / "train.arrow"))
     folders: dict[str, Path] = {}
     for part in PARTS:
-        share = split.share if part == "train" else 1.0
 
-        def cut(draft: Path, part: str = part, share: float = share) -> None:
+        def cut(draft: Path, part: str = part) -> None:
             examples = _examples(source / f"{part}.arrow")
-            if share < 1:
-                numbers = taken(source, share)
-                examples = (example for example in examples if example.number in numbers)
+            if part == "train":
+                examples = _learnt(examples, source, split, without, augment)
             facts = _rows(examples, made.tokenizer, made.vocabulary, draft, length, last)
             if not facts["tokens"]:
                 raise BadInput(f"The {part} part of the task holds no word that the tokenizer knows: give it another.")
             (draft / "facts.json").write_text(json.dumps(facts))
 
-        name = cache.key(made.stage, part, length, last, share)
+        more = None if augment is None else settings(augment)
+        chosen = (split.share, sorted(without), more) if part == "train" else ()
+        name = cache.key(made.stage, part, length, last, *chosen)
         folders[part] = cache.build(root / name / "rows", cut)
     prepared = gathered(folders, made)
     prepared.facts.update(_of_labels(task, folders))
@@ -148,12 +174,12 @@ def prepare_task(
 
 
 def _stored(task: Task, split: Split, folder: Path) -> None:
-    parts = choose(task.examples(), split)
+    parts = choose(task.examples(), split, task.held_out)
     writers = {part: ArrowWriter(path=str(folder / f"{part}.arrow"), features=_STORED) for part in PARTS}
     labels: dict[str, set[float]] = {part: set() for part in PARTS}
     for number, example in enumerate(task.examples()):
         if part := parts.get(number):
-            stored = _Stored(
+            stored = Stored(
                 number, *(example.texts if len(example.texts) == 2 else (*example.texts, None)), example.label
             )
             writers[part].write(stored._asdict())
@@ -171,11 +197,34 @@ def _stored(task: Task, split: Split, folder: Path) -> None:
             )
 
 
-def _examples(path: Path) -> Iterator[_Stored]:
+def _examples(path: Path) -> Iterator[Stored]:
     """The examples of a part in the order of the file."""
     for batch in Dataset.from_file(str(path)).data.table.to_batches():
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield _Stored(*values)
+            yield Stored(*values)
+
+
+def omitted(names: list[str], omit: list[str]) -> set[float]:
+    """The labels of the classes that `split.omit` names. BadInput: there is none of that name, or no other is left."""
+    for name in omit:
+        if name not in names:
+            there = f"there is {', '.join(names)}" if names else "scores have no classes"
+            raise BadInput(f"split.omit={name} is no class of this task: {there}.")
+    if names and set(omit) == set(names):
+        raise BadInput(f"split.omit={omit} leaves no class to learn: leave one of them out of it.")
+    return {float(names.index(name)) for name in omit}
+
+
+def _learnt(
+    examples: Iterator[Stored], source: Path, split: Split, without: set[float], augment: Augment | None
+) -> Iterator[Stored]:
+    """The training examples of which rows are made. without: labels that are left out of the share."""
+    if split.share < 1:
+        numbers = taken(source, split.share)
+        examples = (example for example in examples if example.number in numbers)
+    if without:
+        examples = (example for example in examples if example.label not in without)
+    return examples if augment is None else augment(examples)
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -186,7 +235,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _rows(
-    examples: Iterator[_Stored], tokenizer: Tokenizer, words: Vocabulary, folder: Path, length: int, last: bool
+    examples: Iterator[Stored], tokenizer: Tokenizer, words: Vocabulary, folder: Path, length: int, last: bool
 ) -> dict[str, Any]:
     cut = 0
 
@@ -198,7 +247,8 @@ def _rows(
             for example in batch:
                 ids = [next(encoded).ids for _ in range(1 if example.pair is None else 2)]
                 made = row(example.number, ids, example.label, words, length=length, last=last)
-                cut += len(made.tokens) < 1 + sum(len(text) + 1 for text in ids)
+                special = 0 if words.first < 0 else 1 + len(ids)
+                cut += len(made.tokens) < sum(map(len, ids)) + special
                 yield made
 
     facts = write(rows(), words, folder, length=length, streams=False, nothing="The task left no rows.")

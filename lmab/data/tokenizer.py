@@ -1,12 +1,12 @@
 """Text to numbers: WordPiece (BERT) and byte-level BPE (RoBERTa), learnt from the training split alone, or a published
-tokenizer as it is."""
+tokenizer as it is; and the grey levels of images that are written as text."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -119,6 +119,26 @@ class ByteLevelBPE:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Levels:
+    """The pixels of images that are written as numbers, as task=digits writes them: the grey level n is type n, and
+    there is no special type. vocab: grey levels."""
+
+    vocab: int
+    images: ClassVar[bool] = True
+
+    def learn(self, sentences: Iterable[str]) -> Tokenizer:
+        most = max((int(level) for sentence in sentences for level in sentence.split()), default=0)
+        if most >= self.vocab:
+            raise BadInput(
+                f"tokenizer.vocab={self.vocab} has no type for the grey level {most}: give tokenizer.vocab={most + 1}."
+            )
+        # The library wants the name of an unknown type and, as long as none occurs, not the type.
+        tokenizer = Tokenizer(models.WordLevel({str(level): level for level in range(self.vocab)}, unk_token="?"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """A tokenizer that was learnt elsewhere, such as the one that a published model reads through.
 
@@ -165,6 +185,9 @@ def vocabulary(tokenizer: Tokenizer, size: int | None) -> Vocabulary:
             f"tokenizer.vocab={size} is smaller than the tokenizer, which has {least} types: give the model as many, "
             f"budget.vocab={least}."
         )
+    if types == {str(level): level for level in range(len(types))}:  # grey levels, of which none is special
+        never = np.zeros(size, dtype=bool)
+        return Vocabulary(size=size, pad=0, unknown=-1, first=-1, last=-1, mask=-1, special=never, continues=never)
     pad, unknown, first, last, mask = (_number(types, purpose) for purpose in _NAMES)
     named = [pad, unknown, first, last, mask]
     named += [number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special]

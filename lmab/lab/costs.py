@@ -77,7 +77,7 @@ def table(budget: str, asked: Sequence[str] = (), *, clock: bool = False) -> Tab
         mine, bert = found[label], berts.get(_shape(this), {})
         row = [
             label,
-            " x ".join(str(this["model"][key]) for key in ("depth", "dim", "heads")),
+            " x ".join(str(this["model"][key]) for key in ("depth", "dim", "heads") if key in this["model"]),
             _millions(mine["cost/parameters"]),
             _millions(mine["cost/encoder_parameters"]),
             _share(mine, bert, "cost/encoder_parameters"),
@@ -98,7 +98,7 @@ def table(budget: str, asked: Sequence[str] = (), *, clock: bool = False) -> Tab
 
 
 def _shape(config: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(config["model"][key] for key in ("depth", "dim", "heads", "ffn"))
+    return tuple(config["model"].get(key, 0) for key in ("depth", "dim", "heads", "ffn"))
 
 
 def _share(mine: Mapping[str, float], bert: Mapping[str, float], figure: str) -> str:

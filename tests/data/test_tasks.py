@@ -7,7 +7,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -44,6 +44,7 @@ class Given:
     given: list[Labelled]
     classes: int = 2
     metrics: list[str] = field(default_factory=lambda: ["accuracy"])
+    held_out: ClassVar[float] = 0.1
 
     @property
     def names(self) -> list[str]:

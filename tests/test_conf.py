@@ -41,7 +41,7 @@ NEEDS = {
     "task=hub": ["objective=[classify]", "task.name={tables}", "task.classes=2"],
     "tokenizer=ready": ["tokenizer.path={tokenizer}"],
     # What is for images stands or falls together, and digits are no text of words.
-    **dict.fromkeys(("augment=shifts", "model=mlp", "task=digits", "tokenizer=levels"), ["experiment=digits"]),
+    **{choice: ["experiment=digits"] for choice in ("augment=shifts", "model=mlp", "task=digits", "tokenizer=levels")},
 }
 # These only choose sizes, or need the network: they are composed and not run.
 UNRUN = ("budget=", "size=", *(f"task={name}" for name in GLUE))

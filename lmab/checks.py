@@ -104,8 +104,8 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         # Of a choice between types pydantic says which it tried, as in `literal['uniform','top']`: no key, so left out.
-    keys = [p for p in problem["loc"] if isinstance(p, str) and p.islower() and p.isidentifier()]
-    place = ".".join([path, *keys])
+        keys = [p for p in problem["loc"] if isinstance(p, str) and p.islower() and p.isidentifier()]
+        place = ".".join([path, *keys])
         says = problem["msg"][:1].lower() + problem["msg"][1:]
         raise BadInput(f"{place}={problem['input']!r} cannot work: {says}.") from error
 

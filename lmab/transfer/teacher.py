@@ -61,7 +61,8 @@ class Live(Joint):
 
 
 class Cached:
-    """A teacher of which all answers to the training text are at hand. Held-out text it is asked in person."""
+    """A teacher of which answers to the training text are at hand: it says what was kept, of what it is asked.
+    Held-out text it is asked in person."""
 
     def __init__(self, live: Live, answers: Answers) -> None:
         self.live, self.answers = live, answers
@@ -70,7 +71,7 @@ class Cached:
     def see(self, batch: Batch, ask: Ask, part: str = "train", micro: int = 0) -> Seen:
         if part != "train":
             return self.live.see(batch, ask, part, micro)
-        asked = (ask.outcomes | ask.scores) & {*self.learner.objectives}
+        asked = (ask.outcomes | ask.scores) & {*self.answers.rows}
         return self.answers.seen(batch, [name for name in batch.targets if name in asked], layers=ask.layers)
 
     def forget(self, part: str) -> None:

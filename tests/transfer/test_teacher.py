@@ -263,6 +263,15 @@ def test_states_of_rows_as_a_whole_are_kept_as_such(short: Prepared, tmp_path: P
         torch.testing.assert_close(mine, theirs)
 
 
+def test_what_was_not_kept_is_not_said(taught: Taught, tmp_path: Path) -> None:
+    (name,) = taught.collate.noises
+    kept, batch = taught.keep(tmp_path, ask=Ask(outcomes=frozenset([name]))), taught.batch([1, 2])
+    seen = kept.see(batch, Ask(outcomes=frozenset(["another"]), scores=frozenset([name]), layers=True))
+    assert seen.outcomes.keys() == {name}
+    assert seen.outcomes[name].scores is None
+    assert seen.encoded.layers == ()
+
+
 def test_held_out_text_is_answered_in_person(taught: Taught, tmp_path: Path) -> None:
     kept, batch = taught.keep(tmp_path), taught.batch([1, 2])
     (name,) = taught.collate.noises

@@ -432,22 +432,6 @@ def test_answers_are_kept_where_an_example_is_always_the_same(objectives: list[A
     assert not cacheable(Fake(10), noises, Ask(attention=True))
 
 
-@pytest.mark.parametrize(
-    "objective", [classifier(), masked(1), masked(2), masked(None), CausalLM(half=True, weight=1.0)]
-)
-def test_a_noise_says_truly_whether_it_draws(objective: Objective, short: Prepared) -> None:
-    """By what it does to the same examples in two epochs, and under two keys."""
-    rows = Rows(short.folders["train"])
-    index = np.arange(len(rows))
-
-    def made(epoch: int, key: int) -> tuple[list[int], list[int]]:
-        noised = objective.noise(rows.take(index, np.full(len(rows), epoch)), short.vocabulary, key)
-        return noised.tokens.tolist(), noised.places.tolist()
-
-    anew, drawn = made(0, 1) != made(1, 1), made(0, 1) != made(0, 2)
-    assert objective.noise.draws == ("anew" if anew else "once" if drawn else "never")
-
-
 def test_it_pays_where_an_example_is_seen_again() -> None:
     assert pays(Fake(100), steps=11, batch=10)
     assert not pays(Fake(100), steps=10, batch=10)

@@ -40,6 +40,10 @@ PARTS += (
     "quantize",
     "start",
     "frozen",
+    "transfer",
+    "teacher",
+    "plain",
+    "cache",
 )
 
 Positive = Annotated[int, Field(gt=0)]
@@ -84,7 +88,8 @@ class Precision:
 
 _PLAIN: dict[str, Any] = {"trainer": Trainer, "evaluation": Evaluation, "precision": Precision}
 _SCALARS: dict[str, Any] = {"seed": Annotated[int, Field(ge=0, strict=True)], "store": str, "display": bool}
-_SCALARS |= {"frozen": bool, "start": str | list[str] | dict[str, Any] | None}
+_SCALARS |= {"frozen": bool, "plain": bool, "cache": bool}
+_SCALARS |= dict.fromkeys(("start", "teacher"), str | list[str] | dict[str, Any] | None)
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -177,6 +182,7 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
             if name not in known:
                 raise BadInput(f"{key}.{name} is not known: {nearest(name, known)}")
         config[key] = vars(_typed(shape, config[key], key))
-    # An experiment may say how an objective is done that was then not chosen.
-    config["objective"] = {name: node for name, node in (config.get("objective") or {}).items() if "_target_" in node}
+    # An experiment may say how something is done that was then not chosen.
+    for key in ("objective", "transfer"):
+        config[key] = {name: node for name, node in (config.get(key) or {}).items() if "_target_" in node}
     return config

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lmab.interop import checkpoint
 from lmab.trained import opened
+from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,10 @@ def export(store: Store, given: str, folder: Path) -> list[str]:
     no such run, none that is done, a model that theirs cannot be, a folder that is not empty.
     """
     run = opened(store, given)
+    if run.prepared.vocabulary.first < 0:
+        raise BadInput(
+            f"Run {run.name} reads images, for which transformers' text models have no place: export a run of text."
+        )
     weights = run.learner.state_dict()
     taught = any(getattr(objective, "nats_a_token", False) for objective in run.learner.objectives.values())
     kept = {name: weight for name, weight in weights.items() if taught or not name.startswith("network.head.")}

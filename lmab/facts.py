@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lmab.cost import counted, latency
+from lmab.cost import counted, latency, row
 from lmab.rng import derive
 
 if TYPE_CHECKING:
@@ -161,4 +161,16 @@ def cost(learner: Learner, data: Data, tokens: int, seconds: float, peak: Peak) 
         "latency_1": latency(learner.network, data.train.rows.width, 1, learner.device),
         "latency_32": latency(learner.network, data.train.rows.width, 32, learner.device),
         "peak_memory": memory,
+    }
+
+
+def teacher_cost(teacher: Learner, length: int) -> dict[str, float]:
+    """The same of a teacher, as far as it can be held against its student's: of a forward pass over full rows."""
+    with counted() as counter:
+        teacher.network(row(length, 1, teacher.device))
+    return {
+        "teacher_parameters": sum(p.numel() for p in teacher.parameters()),
+        "teacher_flops_a_token": counter.get_total_flops() / length,
+        "teacher_latency_1": latency(teacher.network, length, 1, teacher.device),
+        "teacher_latency_32": latency(teacher.network, length, 32, teacher.device),
     }

@@ -36,6 +36,7 @@ def fits(config: dict[str, Any]) -> dict[str, Any]:
     _objectives(config)
     _memory(config)
     _images(config)
+    _teaching(config)
     if config["split"].get("omit") and config["task"] is None:
         raise BadInput(f"split.omit={config['split']['omit']} leaves out classes, and a corpus has none: give task=...")
     if train["devices"] not in (1, "1"):
@@ -90,12 +91,28 @@ def _memory(config: Mapping[str, Any]) -> None:
         )
 
 
+def _teaching(config: Mapping[str, Any]) -> None:
+    """A teacher and something to be learnt from it, or neither."""
+    chosen = {name: pydoc.locate(node["_target_"]) for name, node in config["transfer"].items()}
+    if chosen and config["teacher"] is None:
+        raise BadInput(
+            f"transfer=[{','.join(chosen)}] has nobody to learn from: give teacher=..., a run, hf:PATH, minilm or the "
+            f"overrides of a run to do first."
+        )
+    if config["teacher"] is not None and not chosen:
+        raise BadInput("teacher=... teaches nothing: choose what, as in transfer=[labels,soft_targets].")
+    if config["teacher"] is None and config["plain"]:
+        raise BadInput("plain=true does the same student without its teacher, and there is none: give teacher=...")
+    if chosen and config["frozen"]:
+        raise BadInput("frozen=true leaves a student nothing to learn but its head: leave it out beside a teacher.")
+
+
 _IMAGES = {"model": "model=mlp reads", "tokenizer": "tokenizer=levels splits", "augment": "augment=shifts moves"}
 
 
 def _images(config: Mapping[str, Any]) -> None:
     """Images and text each with what is made for them."""
-    found = {key: _kind(config.get(key)) for key in (*_IMAGES, "task")}
+    found = {key: for_images(config.get(key)) for key in (*_IMAGES, "task")}
     for key, does in _IMAGES.items():
         if found[key] and not found["task"]:
             raise BadInput(f"{does} images, and what is learnt from here is text: give task=digits, or leave it out.")
@@ -121,6 +138,6 @@ def _images(config: Mapping[str, Any]) -> None:
         )
 
 
-def _kind(node: Mapping[str, Any] | None) -> bool:
+def for_images(node: Mapping[str, Any] | None) -> bool:
     """Is this part of a configuration made for images?"""
     return node is not None and bool(getattr(pydoc.locate(node["_target_"]), "images", False))

@@ -16,19 +16,22 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 
-from lmab import checks, facts, starting
+from lmab import checks, facts, starting, teaching
 from lmab.cost import Peak
 from lmab.machine import machine
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
 from lmab.train.learner import Diverged
+from lmab.transfer.distiller import Distiller
 from lmab.types import BadInput, Failed
-from lmab.wiring import build_data, build_learner, make, named
+from lmab.wiring import build_data, build_learner, made, make, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from omegaconf import DictConfig
+
+    from lmab.train.stepping import Stepping
 
 log = logging.getLogger("lmab")
 
@@ -39,7 +42,7 @@ def resolve(cfg: DictConfig) -> tuple[dict[str, Any], str]:
 
     BadInput: a key that no class takes, a value of another type, a corpus or a starting point that cannot be read.
     """
-    config = checks.checked(_plain(cfg), begin=begun)
+    config = checks.checked(_plain(cfg), begin=lambda config: taught(begun(config)))
     for key in ("corpus", "task"):
         if config[key] is not None:
             config[key]["fingerprint"] = _fingerprint(json.dumps(config[key]))
@@ -63,11 +66,25 @@ def begun(config: dict[str, Any]) -> dict[str, Any]:
         first = starting.runs_first(config)
         assert first is not None
         found = starting.of_run(*resolve(first))
-    elif given == "minilm" or given.startswith("hf:"):
+    elif starting.ready(given):
         found = starting.of_checkpoint(given)
     else:
         found = starting.of_run(*starting.done(Store(config["store"]), given))
     return starting.applied(config, found)
+
+
+def taught(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the tokenizer of its teacher, if it has one."""
+    given = config["teacher"]
+    if given is None or isinstance(given, dict):
+        return config
+    if (first := starting.runs_first(config, "teacher")) is not None:
+        found = starting.of_run(*resolve(first))
+    elif starting.ready(given):
+        found = starting.of_checkpoint(given)
+    else:
+        found = starting.of_run(*starting.done(Store(config["store"]), given))
+    return teaching.applied(config, found)
 
 
 @cache
@@ -81,12 +98,14 @@ def rehearse(config: Mapping[str, Any]) -> None:
 
     BadInput: a corpus, a vocabulary, sizes.
     """
-    start = config["start"]
-    if start is not None and "run" in start:
-        rehearse(start["config"])
-    objectives = {name: make(node) for name, node in config["objective"].items()}
+    for source in (config["start"], config["teacher"]):
+        if source is not None and "run" in source:
+            rehearse(source["config"])
+    objectives = made(config["objective"])
     _, data = build_data(config, objectives)
-    build_learner(config, objectives, data, None)
+    learner = build_learner(config, objectives, data, None)
+    if config["teacher"] is not None:
+        teaching.distiller(config, learner, data, None)
     make(config["tracker"])
 
 
@@ -143,9 +162,9 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     log.info("Run %s begins: %s", record.signature, " ".join(record.overrides))
     tracker = make(record.config["tracker"])
     try:
-        _started(record, cfg)
+        plain = _before(record, cfg)
         with machine(record.config["trainer"]["threads"]):
-            _trained(record, store, tracker)
+            _trained(record, store, tracker, plain)
         record.state = "done"
     except Diverged as error:
         record.state, record.message = "diverged", str(error)
@@ -172,23 +191,40 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     return record
 
 
-def _started(record: Record, cfg: DictConfig) -> None:
-    """Do the run that this one starts from, if it is not done. Diverged: it did, and so this one has no outcome."""
-    plain = _plain(cfg)
-    if (first := starting.runs_first(plain)) is None:
-        return
-    before = run(first, overrides=plain["start"])
+def _before(record: Record, cfg: DictConfig) -> Record | None:
+    """Do the runs that this one starts from and learns from, if they are not done, and the same student without a
+    teacher, if that was asked for. Returns the last. Diverged: one of them did, and so this one has no outcome."""
+    plain, config = _plain(cfg), record.config
+    firsts = [(starting.runs_first(plain), plain["start"], "from which it starts")]
+    if config["teacher"] is not None and not teaching.joint(config):
+        firsts.append((starting.runs_first(plain, "teacher"), plain["teacher"], "from which it learns"))
+    for first, given, words in firsts:
+        if first is not None:
+            _done(first, given if isinstance(given, list) else [], words)
+    if not config["plain"]:
+        return None
+    return _done(teaching.without(cfg), [*record.overrides, *teaching.PLAIN], "its like without a teacher")
+
+
+def _done(cfg: DictConfig, overrides: list[str], words: str) -> Record:
+    before = run(cfg, overrides=overrides)
     if before.state != "done":
-        raise Diverged(f"run {before.signature}, from which it starts, {before.state}: {before.message}")
+        raise Diverged(f"run {before.signature}, {words}, {before.state}: {before.message}")
+    return before
 
 
-def _trained(record: Record, store: Store, tracker: Any) -> None:
+def _trained(record: Record, store: Store, tracker: Any, plain: Record | None) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
-    objectives = {name: make(node) for name, node in config["objective"].items()}
+    objectives = made(config["objective"])
     prepared, data = build_data(config, objectives)
     record.facts = facts.of_data(prepared, data, objectives, config["seed"])
-    learner = build_learner(config, objectives, data, config["seed"], starting.weights(config))
+    student = build_learner(config, objectives, data, config["seed"], starting.weights(config))
+    learner: Stepping = student
+    if config["teacher"] is not None:
+        learner = distiller = teaching.distiller(config, student, data, config["seed"])
+        teaching.refuse_worse(distiller, prepared, data)
+        teaching.at_hand(distiller, config, data)
     folder = store.folder(record.signature) / "checkpoints"
     recorder = Recorder(record, store, tracker, every=train["log_every"])
     checkpoints = Checkpoints(
@@ -242,5 +278,7 @@ def _trained(record: Record, store: Store, tracker: Any) -> None:
     record.metrics = means | facts.gains(record, objectives, means)
     record.scores = {name: score for name, (score, _) in documents.items()}
     record.weights = {name: weight for name, (_, weight) in documents.items()}
-    record.cost |= facts.cost(learner, data, recorder.tokens, record.cost.get("seconds", 0.0), peak)
+    record.cost |= facts.cost(student, data, recorder.tokens, record.cost.get("seconds", 0.0), peak)
+    if isinstance(learner, Distiller):
+        teaching.beside(record, learner, plain)
     record.cost["test_seconds"] = time.perf_counter() - began

@@ -17,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from lmab.interop import checkpoint
+from lmab.nn.quantize import full_precision
 from lmab.store import Store
 from lmab.train.callbacks import damage
 from lmab.types import BadInput
@@ -32,7 +33,8 @@ CONF = Path(__file__).parents[1] / "conf"
 _SHARED = ("seed", "store", "display", "tracker", "sweep", "precision")
 _MACHINE = ("accelerator", "threads", "workers")
 # How strongly a network is regularised is the recipe's, not the checkpoint's.
-_OWN = ("dropout", "attention_dropout", "inner_dropout")
+_OWN = ("dropout", "attention_dropout", "inner_dropout", "input_dropout")
+_STUDENT = "student."
 _HEADS = ("network.head.", "network.pooler.", "objectives.")
 
 
@@ -56,26 +58,47 @@ def composed(overrides: Sequence[str]) -> DictConfig:
         GlobalHydra.instance().hydra = outer
 
 
-def runs_first(config: Mapping[str, Any]) -> DictConfig | None:
-    """The configuration of the run that this one starts from, None where it starts otherwise. config: as composed,
-    its `start` a list of overrides."""
-    given = config["start"]
+def runs_first(config: Mapping[str, Any], key: str = "start") -> DictConfig | None:
+    """The configuration of the run that this one starts from, or learns from (key="teacher"), None where that is no run
+    to be done. config: as composed, with a list of overrides at `key`."""
+    given = config[key]
+    if key == "teacher" and ready(given) and config["task"] is not None:
+        # What somebody published knows no task of ours: it is fine-tuned first.
+        given = ["experiment=finetune_ready", f"start={given}"]
     if not isinstance(given, list):
         return None
     budget = config["budget"]["name"]
-    cfg = composed([*([] if any(o.startswith("budget=") for o in given) else [f"budget={budget}"]), *given])
+    named = {override.split("=")[0].lstrip("+~").split("@")[0] for override in given}
+    cfg = composed([*([] if "budget" in named else [f"budget={budget}"]), *given])
     if config["sweep"]:
-        config = {**config, "sweep": {**config["sweep"], "arm": f"start of {config['sweep']['arm']}"}}
-    with_seed = any(o.split("=")[0].lstrip("+~") == "seed" for o in given)
-    for key in _SHARED:
-        if key != "seed" or not with_seed:
-            OmegaConf.update(cfg, key, config[key], merge=False)
-    for key in _MACHINE:
-        OmegaConf.update(cfg, f"trainer.{key}", config["trainer"][key])
-    if config["task"] is not None and not any(o.startswith("corpus") for o in given):
+        config = {**config, "sweep": {**config["sweep"], "arm": f"{key} of {config['sweep']['arm']}"}}
+    for shared in _SHARED:
+        if shared != "seed" or "seed" not in named:
+            OmegaConf.update(cfg, shared, config[shared], merge=False)
+    for machine in _MACHINE:
+        OmegaConf.update(cfg, f"trainer.{machine}", config["trainer"][machine])
+    if config["task"] is not None and not any(name.startswith("corpus") for name in named):
         # A corpus beside a task can only be meant for the run that reads one.
         OmegaConf.update(cfg, "corpus", config["corpus"], merge=False)
+    if key == "teacher":
+        _same_text(cfg, config, named)
     return cfg
+
+
+def ready(given: Any) -> bool:
+    """Is it a checkpoint that somebody published?"""
+    return isinstance(given, str) and (given == "minilm" or given.startswith("hf:"))
+
+
+def _same_text(cfg: DictConfig, config: Mapping[str, Any], named: set[str]) -> None:
+    """A teacher learns the task of its student, and what the student is scored on it never saw either."""
+    if (cfg.task is None) != (config["task"] is None):
+        return
+    if config["task"] is not None and not any(name.split(".")[0] == "task" for name in named):
+        OmegaConf.update(cfg, "task", config["task"], merge=False)
+    for knob in ("seed", "validation", "test"):
+        if f"split.{knob}" not in named:
+            OmegaConf.update(cfg, f"split.{knob}", config["split"][knob])
 
 
 def of_run(config: Mapping[str, Any], name: str) -> Start:
@@ -85,7 +108,7 @@ def of_run(config: Mapping[str, Any], name: str) -> Start:
 
 def of_checkpoint(given: str) -> Start:
     """hf:PATH, hf:NAME on the hub, or minilm. BadInput: what is there cannot be read."""
-    found = _checkpoint(given)
+    found = published(given)
     tokenizer = {
         "_target_": "lmab.data.tokenizer.Ready",
         "path": str(found.tokenizer),
@@ -96,7 +119,8 @@ def of_checkpoint(given: str) -> Start:
 
 
 @cache
-def _checkpoint(given: str) -> checkpoint.Found:
+def published(given: str) -> checkpoint.Found:
+    """A checkpoint, read once a process. given: hf:PATH, hf:NAME on the hub, or minilm."""
     return checkpoint.read(checkpoint.minilm() if given == "minilm" else checkpoint.find(given.removeprefix("hf:")))
 
 
@@ -124,11 +148,11 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     if start is None:
         return None
     if "run" in start:
-        found = last_weights(Store(config["store"]), start["run"], start["config"])
+        found = full_precision(last_weights(Store(config["store"]), start["run"], start["config"]))
         if config["task"] != start["config"]["task"]:  # its classes are others
             found = {name: tensor for name, tensor in found.items() if not name.startswith("objectives.classify.")}
     else:
-        found = _checkpoint(start["checkpoint"]).weights
+        found = published(start["checkpoint"]).weights
     if config["frozen"]:
         return {name: tensor for name, tensor in found.items() if not name.startswith(_HEADS)}
     return found
@@ -146,7 +170,11 @@ def last_weights(store: Store, name: str, config: Mapping[str, Any]) -> dict[str
             f"the run is done anew."
         )
     found = torch.load(path, map_location="cpu", weights_only=True)
-    return found if best else found["state_dict"]
+    found = found if best else found["state_dict"]
+    if config.get("teacher") is None:
+        return found
+    # Of a student and its teacher the student alone goes on.
+    return {key.removeprefix(_STUDENT): tensor for key, tensor in found.items() if key.startswith(_STUDENT)}
 
 
 def done(store: Store, given: str) -> tuple[dict[str, Any], str]:

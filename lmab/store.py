@@ -51,6 +51,8 @@ OUTSIDE = (
     "tokenizer.path",  # named by tokenizer.fingerprint
     "start.config",  # named by start.run
     "start.checkpoint",  # named by start.fingerprint
+    "teacher.config",  # named by teacher.run
+    "teacher.checkpoint",  # named by teacher.fingerprint
     "trainer.workers",  # batches are a function of the step
     "trainer.checkpoint_every",  # a resumed run equals an uninterrupted one
 )
@@ -71,6 +73,17 @@ def signature(config: Mapping[str, Any]) -> str:
             node.pop(last, None)
     text = json.dumps(config, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def splitter(config: Mapping[str, Any]) -> Any:
+    """What tells how a run splits text: what its tokenizer was learnt from, or the checkpoint that it came with."""
+    while source := config.get("start") or config.get("teacher"):
+        if "run" not in source:
+            return source["fingerprint"]
+        config = source["config"]
+    split = {key: value for key, value in config["split"].items() if key not in ("share", "omit")}
+    source = config["task"] or config["corpus"]
+    return [config["tokenizer"], source.get("fingerprint"), split]
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ P  places of a second stream in a row (XLNet's queries)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a noise or a segmenter must know of a tokenizer: numbers only."""
+    """What a noise or a segmenter must know of a tokenizer: numbers only, -1 for a special type that it lacks."""
 
     size: int
     pad: int
@@ -188,15 +188,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is wanted of a forward pass beside the losses. layers: of every depth. attention: its scores before the
-    softmax. scores: objectives of which all answers' scores are wanted."""
+    """What is wanted of a forward pass. outcomes: of which objectives; scores: of which also what every answer scored.
+    layers: what every depth made. attention: its scores before the softmax."""
 
+    outcomes: frozenset[str] = frozenset()
+    scores: frozenset[str] = frozenset()
     layers: bool = False
     attention: bool = False
-    scores: frozenset[str] = frozenset()
 
     def __or__(self, other: Ask) -> Ask:
-        return Ask(self.layers or other.layers, self.attention or other.attention, self.scores | other.scores)
+        return Ask(*(mine | theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)

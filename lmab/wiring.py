@@ -17,6 +17,8 @@ from lmab.data.prepare import Prepared, prepare
 from lmab.data.rows import Rows
 from lmab.data.tasks import prepare_task
 from lmab.data.tokenizer import Ready
+from lmab.fits import for_images
+from lmab.nn.quantize import quantize
 from lmab.rng import derive
 from lmab.train.stepping import Learning
 from lmab.types import BadInput
@@ -42,6 +44,11 @@ def make(node: Mapping[str, Any], *args: Any) -> Any:
         raise
 
 
+def made(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The objects of several nodes, as of `objective` or `transfer`, by their keys."""
+    return {name: make(node) for name, node in nodes.items()}
+
+
 def named(node: Mapping[str, Any]) -> Any:
     """What gives text: a corpus or a task, whose content is named in its node too."""
     return make({k: v for k, v in node.items() if k != "fingerprint"})
@@ -49,11 +56,12 @@ def named(node: Mapping[str, Any]) -> Any:
 
 def build_prepared(config: Mapping[str, Any]) -> Prepared:
     """The rows of a resolved configuration, built if they are not there."""
-    start, task = config["start"], config["task"]
-    if start is not None and "run" in start:
-        # The text of the run it starts from may be another, and its numbers mean what they meant there.
+    task = config["task"]
+    source = config["start"] or config["teacher"]
+    if source is not None and "run" in source and not for_images(config["tokenizer"]):
+        # The text of the run it starts or learns from may be another, and its numbers mean what they meant there.
         learner: Any = Ready(
-            path=str(build_prepared({**start["config"], "store": config["store"]}).tokenizer),
+            path=str(build_prepared({**source["config"], "store": config["store"]}).tokenizer),
             vocab=config["model"]["vocab"],
         )
     else:
@@ -127,8 +135,7 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
 
 def bare_learner(config: Mapping[str, Any], seed: int | None) -> Learner:
     """The model of a configuration whose text nobody has read. seed: None for sizes without memory."""
-    objectives = {name: make(node) for name, node in config["objective"].items()}
-    return make(config["model"], _learning(config, objectives, {}, seed, None))
+    return _built(config, _learning(config, made(config["objective"]), {}, seed, None))
 
 
 def build_learner(
@@ -140,7 +147,14 @@ def build_learner(
 ) -> Learner:
     """The model of a resolved configuration. seed: None for sizes without memory. start: its first weights."""
     documents = {"validation": data.validation.documents, "test": data.test.documents}
-    return make(config["model"], _learning(config, objectives, documents, seed, start))
+    return _built(config, _learning(config, objectives, documents, seed, start))
+
+
+def _built(config: Mapping[str, Any], learning: Learning) -> Learner:
+    learner = make(config["model"], learning)
+    if config["quantize"] is not None:
+        quantize(learner, make(config["quantize"]))
+    return learner
 
 
 def _learning(

@@ -47,10 +47,14 @@ NEEDS = {
 UNRUN = ("budget=", "size=", *(f"task={name}" for name in GLUE))
 
 
+# What all of a group need.
+NEEDED = {"task": ["objective=[classify]"], "transfer": ["teacher=['trainer.steps=2']"]}
+
+
 def _choices() -> Iterator[str]:
     for group in GROUPS:
         for path in sorted((CONF / group).glob("*.yaml")):
-            choice = f"[{path.stem}]" if group == "objective" else path.stem
+            choice = f"[{path.stem}]" if group in ("objective", "transfer") else path.stem
             yield f"{group}={choice}"
 
 
@@ -75,7 +79,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory, reviews: list[str]) -> dict[
 
 
 def _chosen(choice: str, texts: dict[str, str]) -> list[str]:
-    needs = NEEDS.get(choice, ["objective=[classify]"] if choice.startswith("task=") else [])
+    group = choice.partition("=")[0]
+    needs = NEEDS.get(choice, NEEDED.get(group, []))
     return [choice, *(need.format(**texts) for need in needs)]
 
 

@@ -114,6 +114,27 @@ def test_the_formula_is_the_count(kind: str, size: dict[str, int], composed: Cal
     assert formula(made["model"]) == pytest.approx(sizes(made)["cost/flops_a_token"], rel=1e-14)
 
 
+@pytest.mark.parametrize(("dim", "depth"), [(8, 1), (30, 2), (25, 11)])
+def test_the_formula_and_the_parameters_of_a_perceptron(
+    dim: int, depth: int, composed: Callable[..., DictConfig]
+) -> None:
+    made = config(composed, "experiment=digits", f"model.dim={dim}", f"model.depth={depth}", "corpus=files")
+    found = sizes(made)
+    weights = 64 * dim + (depth - 1) * dim * dim
+    assert found["cost/encoder_parameters"] == weights + depth * dim
+    assert found["cost/parameters"] == weights + depth * dim + 10 * dim + 10
+    assert formula(made["model"]) == found["cost/flops_a_token"] == 2 * weights / 64
+    assert all(value > 0 for value in measured(made).values())
+
+
+def test_the_table_has_a_line_for_a_perceptron() -> None:
+    line = costs.table("smoke", ["experiment=digits"], clock=True).rows[0]
+    assert line[:2] == ["experiment=digits", "2 x 16"]
+    assert costs.NOTHING in line  # no BERT has its shape
+    assert len(line) == 12
+    assert all(float(cell.replace(",", "")) >= 0 for cell in line[8:])  # a millisecond is long for it
+
+
 @pytest.mark.parametrize("paper", costs.PAPERS)
 def test_the_formula_is_the_count_at_the_published_sizes(paper: str) -> None:
     for size in costs.PUBLISHED[paper]:

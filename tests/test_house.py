@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "lmab").rglob("*.py"))
 
 # One run: from a configuration to a record, and what is done with one that is there.
-_RUN = {"run", "wiring", "starting", "checks", "fits", "facts", "machine", "cost", "trained", "generate", "export"}
+_RUN = {"run", "wiring", "starting", "checks", "fits", "facts", "machine", "cost", "trained", "teaching", "generate", "export"}
 
 # Room -> floor. A room may import what lies on a lower floor, and itself.
 FLOORS = {
@@ -27,7 +27,7 @@ TOGETHER = [{"types", "store", "rng"}, _RUN]
 
 LIBRARIES = {
     "hydra": {"lmab/wiring.py", "lmab/starting.py", "lmab/lab"},
-    "omegaconf": {"lmab/run.py", "lmab/starting.py", "lmab/lab"},
+    "omegaconf": {"lmab/run.py", "lmab/starting.py", "lmab/teaching.py", "lmab/lab"},
     "pytorch_lightning": {"lmab/train", "lmab/data/module.py", "lmab/run.py"},
     "datasets": {"lmab/data"},
     "tokenizers": {"lmab/data", "lmab/interop"},

@@ -93,7 +93,7 @@ def test_equal_configurations_and_only_they_have_equal_names(one: dict, other: d
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_keys_outside_the_signature_change_no_name(path: str) -> None:
     config = {"store": "a", "name": "b", "corpus": {"path": "c", "column": "d"}, "trainer": {"steps": 3}}
-    config |= {"task": {"label": "e"}, "tokenizer": {"vocab": 4}, "start": {"run": "f"}}
+    config |= {"task": {"label": "e"}, "tokenizer": {"vocab": 4}, "start": {"run": "f"}, "teacher": {"run": "g"}}
     changed = json.loads(json.dumps(config))
     node = changed
     *above, last = path.split(".")

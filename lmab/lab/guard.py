@@ -6,6 +6,8 @@ import json
 import pydoc
 from typing import TYPE_CHECKING, Any
 
+from lmab.store import splitter
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,8 +18,8 @@ _HELD_OUT = ("evaluation", "tokenizer", "corpus.fingerprint", "task.fingerprint"
 _LABELLED = ("evaluation", "task.fingerprint", "split")
 # Here the model only saw more or less of the text before the same targets, or took them up in other batches.
 _CONTEXT = ("evaluation.batch", "evaluation.memory", "evaluation.reach")
-# A share of the training text is the model's alone: the tokenizer is learnt from all of it.
-_TRAINING = ("split.share",)
+# What is left of the training text is the model's alone: the tokenizer is learnt from all of it.
+_TRAINING = ("split.share", "split.omit")
 _BITS = "bits_per_byte"
 
 
@@ -63,22 +65,15 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
         if key in own or (inside and key not in (*_CONTEXT, *_TRAINING)):
             found.append(key)
     by_token = tokens and not metric.endswith(_BITS)
-    if by_token and len({json.dumps(_splitter(config), sort_keys=True) for config in configs}) > 1:
+    splits = {json.dumps(_split_elsewhere(config), sort_keys=True) for config in configs}
+    if by_token and len(splits) > 1:
         found.append("start")  # each splits the text as the run that it starts from
     return list(dict.fromkeys(found))
 
 
-def _splitter(config: Mapping[str, Any]) -> Any:
-    """What the tokenizer of a run that starts elsewhere was learnt from, None where it starts from nothing."""
-    if not (start := config.get("start")):
-        return None
-    while start and "run" in start:
-        config, start = start["config"], start["config"].get("start")
-    if start:
-        return start["fingerprint"]
-    split = {key: value for key, value in config["split"].items() if key != "share"}
-    source = config["task"] or config["corpus"]
-    return [config["tokenizer"], source.get("fingerprint"), split]
+def _split_elsewhere(config: Mapping[str, Any]) -> Any:
+    """How a run splits text that starts or learns elsewhere, None where it does neither."""
+    return splitter(config) if config.get("start") or config.get("teacher") else None
 
 
 def metrics(config: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,6 @@ class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a faul
 
 
 FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
-NOTHING = Ask()
 
 
 class Learner(Stepping):
@@ -63,13 +62,16 @@ class Learner(Stepping):
                 part.eval()
         return self
 
-    def seen(self, batch: Batch, part: str = "train", micro: int = 0, ask: Ask = NOTHING) -> Seen:
-        """One forward pass: what the network made of it, and each objective's outcome.
+    def seen(self, batch: Batch, part: str = "train", micro: int = 0, ask: Ask | None = None) -> Seen:
+        """One forward pass: what the network made of it, and what objectives say.
 
         part, micro: whose memory the pass takes up and leaves behind, where rows belong to streams. ask: what is
-        wanted beside the losses.
+        wanted, of what there is; None for the outcome of every objective.
         """
-        wanted = self.objectives.values()
+        if ask is None:
+            ask = Ask(outcomes=frozenset(self.objectives))
+        chosen = [name for name in self.objectives if name in (ask.outcomes | ask.scores) and name in batch.targets]
+        wanted = [self.objectives[name] for name in chosen]
         keep = ask.layers or any(getattr(objective, "layered", False) for objective in wanted)
         everywhere = keep or any(getattr(objective, "everywhere", False) for objective in wanted)
         held_out = part in self.learning.documents
@@ -93,8 +95,7 @@ class Learner(Stepping):
             encoded,
             {
                 name: objective(self.network, encoded, batch, scores=name in ask.scores)
-                for name, objective in self.objectives.items()
-                if name in batch.targets
+                for name, objective in zip(chosen, wanted, strict=True)
             },
         )
 

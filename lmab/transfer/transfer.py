@@ -27,10 +27,12 @@ class Transfer(nn.Module):
     course: how it gets there, all at once in the middle ("step"), along half a cosine, or in a straight line. begin,
     end: its span, as shares of all optimiser steps; outside it the term is not computed.
 
-    name: of its file, its key in the configuration and its metrics. joint: the teacher learns from it.
+    name: of its file, its key in the configuration and its metrics. alone: it asks nothing of the teacher. joint: the
+    teacher learns from it.
     """
 
     name: ClassVar[str]
+    alone: ClassVar[bool] = False
     joint: ClassVar[bool] = False
 
     def __init__(

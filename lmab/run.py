@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from lmab import checks, facts, starting, teaching
 from lmab.cost import Peak
 from lmab.machine import machine
+from lmab.omitted import omitted
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
 from lmab.train.learner import Diverged
@@ -272,6 +273,14 @@ def _trained(record: Record, store: Store, tracker: Any, plain: Record | None) -
     trainer.test(learner, data, verbose=False)
     means = learner.test_means()
     documents = learner.test_documents()
+    if config["split"]["omit"]:
+        names = [*named(config["task"]).names]
+        classes = [names.index(name) for name in config["split"]["omit"]]
+        for name in objectives:
+            shift, known = omitted(student, name, data.validation, data.test, classes)
+            means[f"learnt/{name}_shift"] = shift
+            documents |= known
+            means |= {key: float(np.nansum(np.multiply(x, w)) / np.sum(w)) for key, (x, w) in known.items()}
     whole = facts.bits_per_byte(documents, objectives, prepared, data)
     documents |= whole
     means |= {name: float(np.average(bits, weights=sizes)) for name, (bits, sizes) in whole.items()}

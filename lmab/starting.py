@@ -77,8 +77,8 @@ def runs_first(config: Mapping[str, Any], key: str = "start") -> DictConfig | No
             OmegaConf.update(cfg, shared, config[shared], merge=False)
     for machine in _MACHINE:
         OmegaConf.update(cfg, f"trainer.{machine}", config["trainer"][machine])
-    if config["task"] is not None and not any(name.startswith("corpus") for name in named):
-        # A corpus beside a task can only be meant for the run that reads one.
+    if (config["task"] is not None or key == "teacher") and not any(name.startswith("corpus") for name in named):
+        # A corpus beside a task can only be meant for the run that reads one; a teacher reads what its student reads.
         OmegaConf.update(cfg, "corpus", config["corpus"], merge=False)
     if key == "teacher":
         _same_text(cfg, config, named)

@@ -87,8 +87,12 @@ def metrics(config: Mapping[str, Any]) -> list[str]:
 
             number = node.get("classes") == 1  # an answer is a number, and no share is given to it
             quantities += OF_TEACHER if number else (*OF_TEACHER, *OF_BOTH)
+        if config.get("split", {}).get("omit"):
+            from lmab.omitted import QUANTITIES
+
+            quantities += QUANTITIES
         found += [f"test/{name}_{quantity}" for quantity in quantities]
-    return found
+    return found + [f"test/{name}_pull" for name in config.get("transfer", {}) if name == "soft_targets"]
 
 
 def objective(metric: str, names: Iterable[str]) -> str | None:

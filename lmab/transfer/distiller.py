@@ -6,6 +6,7 @@ The distiller knows no text, no task and no paper: it holds two learners and a l
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, cast
@@ -14,8 +15,10 @@ import torch
 from torch import nn
 
 from lmab.nn.network import initialise
+from lmab.train.scores import DocumentLoss
 from lmab.train.stepping import Stepping
 from lmab.transfer.measures import Beside
+from lmab.transfer.soft_targets import SoftTargets
 from lmab.transfer.teacher import Joint, Live
 from lmab.types import Ask, BadInput
 
@@ -54,7 +57,9 @@ class Distiller(Stepping):
         initialise(self.terms, student.learning.seed, _regressors)
         self._covered()
         self.shared = [name for name in student.objectives if _alike(name, student, teacher)]
-        self.beside = {name: Beside(student.learning.documents.get("test", 0)) for name in self.shared}
+        documents = student.learning.documents.get("test", 0)
+        self.beside = {name: Beside(documents) for name in self.shared}
+        self.pulls = {name: DocumentLoss(documents) for name, term in terms.items() if isinstance(term, SoftTargets)}
 
     def _covered(self) -> None:
         steps = self.learning.steps
@@ -112,6 +117,8 @@ class Distiller(Stepping):
         self.teacher.forget("test")
         for beside in self.beside.values():
             beside.reset(self.device)
+        for pull in self.pulls.values():
+            pull.to(self.device).reset()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         ask = Ask(outcomes=frozenset(self.student.objectives), scores=frozenset(self.shared))
@@ -122,17 +129,24 @@ class Distiller(Stepping):
         teacher = self.teacher.see(batch, ask, "test", 0)
         for name, beside in self.beside.items():
             beside.update(student.outcomes[name], teacher.outcomes[name], batch)
+        for name, pull in self.pulls.items():
+            term = cast("SoftTargets", self.terms[name])
+            outcome = student.outcomes[cast("str", term.objective)]
+            pull.update(replace(outcome, losses=term.pull(student, teacher, batch).log()), batch)
 
     def test_means(self) -> dict[str, float]:
         means = self.student.test_means()
         for name, beside in self.beside.items():
             means |= {f"test/{name}_{quantity}": value for quantity, value in beside.means().items()}
-        return means
+        return means | {f"test/{name}_pull": float(pull.compute()["loss"]) for name, pull in self.pulls.items()}
 
     def test_documents(self) -> dict[str, tuple[list[float], list[float]]]:
         found = self.student.test_documents()
         for name, beside in self.beside.items():
             found |= {f"test/{name}_{quantity}": columns for quantity, columns in beside.documents().items()}
+        for name, pull in self.pulls.items():
+            known = pull.compute()
+            found[f"test/{name}_pull"] = known["loss_by_document"].tolist(), known["weight"].tolist()
         return found
 
     def hits(self, batches: Iterable[Batch]) -> dict[str, float]:

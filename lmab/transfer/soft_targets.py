@@ -97,7 +97,7 @@ class SoftTargets(Transfer):
 
     def pull(self, student: Seen, teacher: Seen, batch: Batch) -> Tensor:
         """[N]: the size of this loss's gradient with respect to the student's scores at a target, as a share of that
-        of the label's cross entropy there."""
+        of the label's cross entropy there (section 2: whether the two keep their proportion as T changes)."""
         mine, theirs = self.scores(student), self.scores(teacher)
         assert self.objective is not None
         hard = mine.softmax(-1)

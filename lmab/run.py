@@ -195,13 +195,13 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
 def _before(record: Record, cfg: DictConfig) -> Record | None:
     """Do the runs that this one starts from and learns from, if they are not done, and the same student without a
     teacher, if that was asked for. Returns the last. Diverged: one of them did, and so this one has no outcome."""
-    plain, config = _plain(cfg), record.config
-    firsts = [(starting.runs_first(plain), plain["start"], "from which it starts")]
-    if config["teacher"] is not None and not teaching.joint(config):
-        firsts.append((starting.runs_first(plain, "teacher"), plain["teacher"], "from which it learns"))
-    for first, given, words in firsts:
-        if first is not None:
-            _done(first, given if isinstance(given, list) else [], words)
+    asked, config = _plain(cfg), record.config
+    sources = {"start": "from which it starts"}
+    if not teaching.joint(config):
+        sources["teacher"] = "from which it learns"
+    for key, words in sources.items():
+        if (first := starting.runs_first(asked, key)) is not None:
+            _done(first, starting.overrides(asked, key) or [], words)
     if not config["plain"]:
         return None
     return _done(teaching.without(cfg), [*record.overrides, *teaching.PLAIN], "its like without a teacher")

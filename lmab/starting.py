@@ -58,14 +58,20 @@ def composed(overrides: Sequence[str]) -> DictConfig:
         GlobalHydra.instance().hydra = outer
 
 
-def runs_first(config: Mapping[str, Any], key: str = "start") -> DictConfig | None:
-    """The configuration of the run that this one starts from, or learns from (key="teacher"), None where that is no run
-    to be done. config: as composed, with a list of overrides at `key`."""
+def overrides(config: Mapping[str, Any], key: str) -> list[str] | None:
+    """Those of the run that is to be done for `key`, None where that is no run to be done."""
     given = config[key]
     if key == "teacher" and ready(given) and config["task"] is not None:
         # What somebody published knows no task of ours: it is fine-tuned first.
-        given = ["experiment=finetune_ready", f"start={given}"]
-    if not isinstance(given, list):
+        return ["experiment=finetune_ready", f"start='{given}'"]
+    return given if isinstance(given, list) else None
+
+
+def runs_first(config: Mapping[str, Any], key: str = "start") -> DictConfig | None:
+    """The configuration of the run that this one starts from, or learns from (key="teacher"), None where that is no run
+    to be done. config: as composed, with a list of overrides at `key`."""
+    given = overrides(config, key)
+    if given is None:
         return None
     budget = config["budget"]["name"]
     named = {override.split("=")[0].lstrip("+~").split("@")[0] for override in given}

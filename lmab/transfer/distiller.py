@@ -63,12 +63,17 @@ class Distiller(Stepping):
 
     def _covered(self) -> None:
         steps = self.learning.steps
-        starts = {0, *(round(term.end * steps) for term in self._terms.values())}
-        for step in sorted(starts):
+        for name, term in self._terms.items():
+            if not term.span(steps):
+                raise BadInput(
+                    f"transfer.{name} lasts from begin={term.begin} to end={term.end}, which is none of {steps} "
+                    f"optimiser steps: give it at least {1 / steps:.2g} of them, or leave it out."
+                )
+        for step in sorted({0}.union(*(term.turns(steps) for term in self._terms.values()))):
             if step < steps and not self._active(step):
                 raise BadInput(
                     f"No term of transfer=[{','.join(self.terms)}] has a weight at optimiser step {step} of {steps}: "
-                    f"let one of them begin earlier or end later."
+                    f"let one of them begin earlier or end later, or keep a weight."
                 )
 
     @property

@@ -61,8 +61,13 @@ class SoftTargets(Transfer):
         if self.objective not in both:
             raise BadInput(
                 f"transfer.soft_targets.objective={self.objective or 'null'} cannot work: it compares scores of one "
-                f"objective, and the teacher has {', '.join(teacher.objectives)} and the student "
+                f"objective, and the teacher has {', '.join(teacher.objectives) or 'none'} and the student "
                 f"{', '.join(student.objectives)}."
+            )
+        if getattr(student.objectives[self.objective], "classes", None) == 1:
+            raise BadInput(
+                f"transfer.soft_targets compares shares of answers, and {self.objective} says one number: choose terms "
+                f"over layers instead, as in transfer=[labels,hidden]."
             )
 
     def ask(self) -> Ask:

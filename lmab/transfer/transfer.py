@@ -55,20 +55,31 @@ class Transfer(nn.Module):
         self.weight, self.until, self.course = weight, until, course
         self.begin, self.end = begin, end
 
+    def span(self, steps: int) -> range:
+        """The optimiser steps at which it is computed, of `steps`."""
+        return range(round(self.begin * steps), round(self.end * steps))
+
     def weight_at(self, step: int, steps: int) -> float | None:
         """The weight at optimiser step `step` of `steps`, None outside the span. A weight that changes has its first
         value at the first step of the span and `until` at the last."""
-        first, stop = round(self.begin * steps), round(self.end * steps)
-        if not first <= step < stop:
+        span = self.span(steps)
+        if step not in span:
             return None
         if self.until is None:
             return self.weight
-        gone = (step - first) / max(1, stop - first - 1)
+        gone = (step - span.start) / max(1, len(span) - 1)
         if self.course == "step":
-            gone = float(step - first >= (stop - first) / 2)
+            gone = float(step - span.start >= len(span) / 2)
         elif self.course == "cosine":
             gone = 0.5 - 0.5 * math.cos(math.pi * gone)
-        return self.weight + (self.until - self.weight) * gone
+        # The sum alone can miss `until` by its last digit, and a weight of 0 is no term.
+        return self.until if gone == 1 else self.weight + (self.until - self.weight) * gone
+
+    def turns(self, steps: int) -> set[int]:
+        """The steps at which it can cease to have a weight: a weight that changes is 0 at an end of its span, or in the
+        whole of its second half."""
+        span = self.span(steps)
+        return {span.start, span.start + (len(span) + 1) // 2, span.stop - 1, span.stop}
 
     def ask(self) -> Ask:
         """What it wants of a forward pass of either."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def test_both_ends_are_exact_and_nothing_between_turns_back(first, last, course,
 @given(cuts=st.lists(st.floats(0, 1), max_size=4), steps=st.integers(1, 300))
 def test_spans_that_follow_each_other_meet_and_do_not_overlap(cuts, steps) -> None:
     edges = sorted({0.0, 1.0, *cuts})
-    parts = [term(begin=begin, end=end) for begin, end in zip(edges, edges[1:], strict=False)]
+    parts = [term(begin=begin, end=end) for begin, end in pairwise(edges)]
     for step in range(steps):
         assert sum(part.weight_at(step, steps) is not None for part in parts) == 1
     assert all(part.weight_at(steps, steps) is None for part in parts)
@@ -92,9 +93,8 @@ def test_spans_that_follow_each_other_meet_and_do_not_overlap(cuts, steps) -> No
 @given(weight=WEIGHTS, until=WEIGHTS, course=st.sampled_from(COURSES), steps=st.integers(1, 100), data=st.data())
 def test_a_weight_is_nowhere_zero_for_the_first_time_but_at_its_turns(weight, until, course, steps, data) -> None:
     begin, end = sorted(data.draw(st.lists(st.floats(0, 1), min_size=2, max_size=2, unique=True)))
-    changes = term(
-        *data.draw(st.sampled_from([(weight, 0.0), (0.0, until), (weight, until)])), course, begin=begin, end=end
-    )
+    first, last = data.draw(st.sampled_from([(weight, 0.0), (0.0, until), (weight, until)]))
+    changes = term(first, last, course, begin=begin, end=end)
     assume(changes.span(steps))
     there = [bool(changes.weight_at(step, steps)) for step in range(steps)]
     fallen = {step for step in range(steps) if not there[step] and (step == 0 or there[step - 1])}

@@ -6,6 +6,7 @@ import math
 import pydoc
 from typing import TYPE_CHECKING, Any
 
+from lmab import augmenting
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def fits(config: dict[str, Any]) -> dict[str, Any]:
     _memory(config)
     _images(config)
     _teaching(config)
+    _augmented(config)
     if config["split"].get("omit") and config["task"] is None:
         raise BadInput(f"split.omit={config['split']['omit']} leaves out classes, and a corpus has none: give task=...")
     if train["devices"] not in (1, "1"):
@@ -105,6 +107,16 @@ def _teaching(config: Mapping[str, Any]) -> None:
         raise BadInput("plain=true does the same student without its teacher, and there is none: give teacher=...")
     if chosen and config["frozen"]:
         raise BadInput("frozen=true leaves a student nothing to learn but its head: leave it out beside a teacher.")
+
+
+def _augmented(config: Mapping[str, Any]) -> None:
+    """Examples of a task to make more of, and whom that takes."""
+    if not augmenting.wanted(config):
+        return
+    if config["task"] is None:
+        raise BadInput("augment=masked_lm makes more training examples of a task, and there is none: give task=...")
+    if not any(isinstance(config[key], str | list) for key in ("start", "teacher")):  # else not looked up yet
+        augmenting.source(config)
 
 
 _IMAGES = {"model": "model=mlp reads", "tokenizer": "tokenizer=levels splits", "augment": "augment=shifts moves"}

@@ -16,7 +16,7 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
 
-from lmab import checks, facts, starting, teaching
+from lmab import augmenting, checks, facts, starting, teaching
 from lmab.cost import Peak
 from lmab.machine import machine
 from lmab.omitted import omitted
@@ -103,7 +103,9 @@ def rehearse(config: Mapping[str, Any]) -> None:
         if source is not None and "run" in source:
             rehearse(source["config"])
     objectives = made(config["objective"])
-    _, data = build_data(config, objectives)
+    prepared, data = build_data(augmenting.without(config), objectives)
+    if config["augment"] is not None:
+        augmenting.refuse(make(config["augment"]), prepared.vocabulary)
     learner = build_learner(config, objectives, data, None)
     if config["teacher"] is not None:
         teaching.distiller(config, learner, data, None)

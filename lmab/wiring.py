@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
+from lmab import augmenting
 from lmab.checks import nearest
 from lmab.data.collate import Collate
 from lmab.data.module import Data
 from lmab.data.order import HeldOut, training
 from lmab.data.prepare import Prepared, prepare
+from lmab.data.replace import Replacement
 from lmab.data.rows import Rows
 from lmab.data.tasks import prepare_task
 from lmab.data.tokenizer import Ready
@@ -61,13 +63,15 @@ def build_prepared(config: Mapping[str, Any]) -> Prepared:
     if source is not None and "run" in source and not for_images(config["tokenizer"]):
         # The text of the run it starts or learns from may be another, and its numbers mean what they meant there.
         learner: Any = Ready(
-            path=str(build_prepared({**source["config"], "store": config["store"]}).tokenizer),
+            path=str(build_prepared({**source["config"], "store": config["store"], "augment": None}).tokenizer),
             vocab=config["model"]["vocab"],
         )
     else:
         learner = named(config["tokenizer"])
     root, split, segments = Path(config["store"]) / "data", make(config["split"]), make(config["segments"])
     if task is not None:
+        augment = None if config.get("augment") is None else make(config["augment"])
+        predicted = isinstance(augment, Replacement)
         return prepare_task(
             root,
             task=named(task),
@@ -76,7 +80,8 @@ def build_prepared(config: Mapping[str, Any]) -> Prepared:
             learner=learner,
             length=segments.length,
             last=getattr(segments, "last", False),
-            augment=None if config.get("augment") is None else make(config["augment"]),
+            augment=None if predicted else augment,
+            replace=augmenting.replacing(config, augment, bare_learner) if predicted else None,
         )
     return prepare(
         root,
@@ -133,9 +138,10 @@ def build_data(config: Mapping[str, Any], objectives: Mapping[str, Any]) -> tupl
     return prepared, data
 
 
-def bare_learner(config: Mapping[str, Any], seed: int | None) -> Learner:
-    """The model of a configuration whose text nobody has read. seed: None for sizes without memory."""
-    return _built(config, _learning(config, made(config["objective"]), {}, seed, None))
+def bare_learner(config: Mapping[str, Any], seed: int | None, start: Mapping[str, Tensor] | None = None) -> Learner:
+    """The model of a configuration whose text nobody has read. seed: None for sizes without memory. start: its first
+    weights."""
+    return _built(config, _learning(config, made(config["objective"]), {}, seed, start))
 
 
 def build_learner(

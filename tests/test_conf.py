@@ -26,6 +26,7 @@ GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in (
 GLUE = ("cola", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 # What a choice cannot do without, beside the default ones.
 NEEDS = {
+    "augment=masked_lm": ["task=rotten_tomatoes", "objective=[classify]", "start=['trainer.steps=2']"],
     "corpus=files": ["corpus.path={reviews}"],
     "corpus=hub": ["corpus.name={folder}", "corpus.column=text"],
     "objective=[nsp]": ["segments=segment_pair", "segments@evaluation.segments=segment_pair"],

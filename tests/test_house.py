@@ -12,7 +12,7 @@ FILES = sorted((ROOT / "lmab").rglob("*.py"))
 
 # One run: from a configuration to a record, and what is done with one that is there.
 _RUN = {"run", "wiring", "starting", "teaching", "checks", "fits", "facts", "machine", "cost", "trained", "generate"}
-_RUN |= {"export", "omitted"}
+_RUN |= {"export", "omitted", "augmenting"}
 
 # Room -> floor. A room may import what lies on a lower floor, and itself.
 FLOORS = {

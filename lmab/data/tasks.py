@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lmab.data.building import Prepared
     from lmab.data.labelled import Labelled, Task
     from lmab.data.prepare import Split
+    from lmab.data.replace import Replacing
     from lmab.data.tokenizer import Learner
     from lmab.types import Vocabulary
 
@@ -139,9 +140,10 @@ def prepare_task(
     length: int,
     last: bool,
     augment: Augment | None = None,
+    replace: Replacing | None = None,
 ) -> Prepared:
     """Build what is missing below `root` and return where everything lies. length, last: of the rows, as in `row`.
-    augment: of the training examples, those that `split` leaves over.
+    augment: of the training examples, those that `split` leaves over. replace: of their rows.
 
     Its facts say also how the labels are shared out, how many examples were cut, and what one scores that always says
     the same: the share of hits of the commonest training class (`majority`), or the squared error of the mean training
@@ -159,13 +161,16 @@ def prepare_task(
             examples = _examples(source / f"{part}.arrow")
             if part == "train":
                 examples = _learnt(examples, source, split, without, augment)
-            facts = _rows(examples, made.tokenizer, made.vocabulary, draft, length, last)
+            more = replace if part == "train" else None
+            facts = _rows(examples, made.tokenizer, made.vocabulary, draft, length, last, more)
             if not facts["tokens"]:
                 raise BadInput(f"The {part} part of the task holds no word that the tokenizer knows: give it another.")
             (draft / "facts.json").write_text(json.dumps(facts))
 
         more = None if augment is None else settings(augment)
         chosen = (split.share, sorted(without), more) if part == "train" else ()
+        if part == "train" and replace is not None:
+            chosen = (*chosen, replace.key)
         name = cache.key(made.stage, part, length, last, *chosen)
         folders[part] = cache.build(root / name / "rows", cut)
     prepared = gathered(folders, made)
@@ -235,12 +240,18 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _rows(
-    examples: Iterator[Stored], tokenizer: Tokenizer, words: Vocabulary, folder: Path, length: int, last: bool
+    examples: Iterator[Stored],
+    tokenizer: Tokenizer,
+    words: Vocabulary,
+    folder: Path,
+    length: int,
+    last: bool,
+    replace: Replacing | None,
 ) -> dict[str, Any]:
-    cut = 0
+    cut = read = 0
 
     def rows() -> Iterator[Row]:
-        nonlocal cut
+        nonlocal cut, read
         while batch := list(itertools.islice(examples, _BATCH)):
             texts = [text for example in batch for text in (example.text, example.pair) if text is not None]
             encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
@@ -249,10 +260,12 @@ def _rows(
                 made = row(example.number, ids, example.label, words, length=length, last=last)
                 special = 0 if words.first < 0 else 1 + len(ids)
                 cut += len(made.tokens) < sum(map(len, ids)) + special
+                read += 1
                 yield made
 
-    facts = write(rows(), words, folder, length=length, streams=False, nothing="The task left no rows.")
-    return facts | {"cut": cut / facts["rows"]}
+    made = rows() if replace is None else replace(rows(), words)
+    facts = write(made, words, folder, length=length, streams=False, nothing="The task left no rows.")
+    return facts | {"cut": cut / read}
 
 
 def _of_labels(task: Task, folders: dict[str, Path]) -> dict[str, Any]:

@@ -220,9 +220,9 @@ def test_memory_does_not_grow_from_run_to_run(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     sizes = json.loads(done.stdout.splitlines()[-1])
     # A model of 0.5 million parameters that stayed behind with its optimiser would add 6 MB each time. The heap
-    # itself grows now and then by one step of some megabytes, so it is the run in the middle that counts.
+    # itself goes up and down by some megabytes, so it is the run in the middle that counts, by half of that.
     growth = [after - before for before, after in pairwise(sizes[3:])]
-    assert statistics.median(growth) < 2**20, sizes
+    assert statistics.median(growth) < 3e6, sizes
 
 
 def test_a_run_killed_while_it_was_scored_ends_as_if_it_had_not_been(

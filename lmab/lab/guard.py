@@ -68,12 +68,23 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
     splits = {json.dumps(_split_elsewhere(config), sort_keys=True) for config in configs}
     if by_token and len(splits) > 1:
         found.append("start")  # each splits the text as the run that it starts from
+    if _against_teacher(metric, configs) and len({json.dumps(c.get("teacher"), sort_keys=True) for c in configs}) > 1:
+        found.append("teacher")  # each is held against its own
     return list(dict.fromkeys(found))
 
 
 def _split_elsewhere(config: Mapping[str, Any]) -> Any:
     """How a run splits text that starts or learns elsewhere, None where it does neither."""
     return splitter(config) if config.get("start") or config.get("teacher") else None
+
+
+def _against_teacher(metric: str, configs: Iterable[Mapping[str, Any]]) -> bool:
+    """Does a metric say what a student is beside its teacher?"""
+    if not any(config.get("teacher") for config in configs):
+        return False
+    from lmab.transfer.measures import OF_BOTH  # here, so that reading records wants no torch
+
+    return metric.endswith((*(f"_{quantity}" for quantity in OF_BOTH), "_pull"))
 
 
 def metrics(config: Mapping[str, Any]) -> list[str]:

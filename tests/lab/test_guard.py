@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+MORE = ("optim.lr=0.001", "optim.lr=0.002")
+
+
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
@@ -108,3 +111,21 @@ def test_of_a_student_is_told_what_was_measured_beside_its_teacher(composed: Cal
     assert found == [
         f"test/classify_{quantity}" for quantity in ("loss", "accuracy", "teacher_loss", "teacher_accuracy")
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "keys"),
+    [
+        ("test/classify_agreement", ["teacher"]),
+        ("test/classify_hard_accuracy", ["teacher"]),
+        ("test/soft_targets_pull", ["teacher"]),
+        ("test/classify_accuracy", []),
+        ("test/classify_teacher_accuracy", []),
+    ],
+)
+def test_what_holds_a_student_against_its_teacher_ranks_none_of_different_teachers(
+    metric: str, keys: list[str], composed: Callable[..., DictConfig]
+) -> None:
+    arms = [resolve(composed("experiment=hinton", f"teacher=['experiment=finetune','{more}']"))[0] for more in MORE]
+    assert [key for key in guard.redefined(metric, arms) if key == "teacher"] == keys
+    assert guard.redefined(metric, arms[:1] * 2) == []

@@ -22,6 +22,11 @@ def main(cfg: DictConfig) -> object:
 
     inner = HydraConfig.get()
 
+    if cfg.sweep and cfg.sweep.get("plan"):  # a worker of a study, which asks for its runs itself
+        from lmab.lab.tuning.worker import work
+
+        return work(cfg.sweep.plan)
+
     def one() -> Record:
         return run(cfg, overrides=list(inner.overrides.task), hydra=OmegaConf.to_yaml(inner))
 

@@ -37,6 +37,21 @@ class GridSweeper(_Many):
         return sweep_grid(Hydra(*self.given), arguments)
 
 
+class OptunaSweeper(_Many):
+    """hydra/sweeper=optuna: points that a sampler chooses, in a study that outlives the process. The settings are read
+    from the configuration, where Hydra's own sweeper for Optuna has them."""
+
+    def __init__(self, **settings: Any) -> None:
+        """settings: hydra.sweeper."""
+        self.settings = settings
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from lmab.lab.sweeper import Hydra
+        from lmab.lab.tuning.sweep import sweep_study
+
+        return sweep_study(Hydra(*self.given), self.settings, arguments)
+
+
 for _name, _class in {"claim": ClaimSweeper, "grid": GridSweeper}.items():
     ConfigStore.instance().store(
         group="hydra/sweeper", name=_name, node={"_target_": f"{__name__}.{_class.__name__}"}, provider="lmab"

@@ -22,7 +22,7 @@ from lmab.machine import machine
 from lmab.omitted import omitted
 from lmab.store import FINAL, Record, Store, signature, write_whole
 from lmab.train.callbacks import Bar, Checkpoints, Recorder, damage, last_whole
-from lmab.train.learner import Diverged
+from lmab.train.learner import Diverged, Pruned
 from lmab.transfer.distiller import Distiller
 from lmab.types import BadInput, Failed
 from lmab.wiring import build_data, build_learner, made, make, named
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
+    from lmab.train.callbacks import Watch
     from lmab.train.stepping import Stepping
 
 log = logging.getLogger("lmab")
@@ -112,13 +113,14 @@ def rehearse(config: Mapping[str, Any]) -> None:
     make(config["tracker"])
 
 
-def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> Record:
+def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "", watch: Watch | None = None) -> Record:
     """Train, score and record what `cfg` describes, or find that it was done.
 
     A run that is done is not done again; one that was killed goes on from its last whole checkpoint. While
     another process works on the same run, this one waits and then finds it. A run that it starts from is done first.
 
-    overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record.
+    overrides, hydra: what was asked, and Hydra's own configuration as YAML, for the files beside the record. watch: is
+    told of every validation, and may prune the run; asked for without one who does, it goes on.
     BadInput: said before anything is trained. Failed: anything else that went wrong, recorded with its traceback.
     """
     log.setLevel(logging.INFO)  # for the run's own log; a worker has no front door that would do it
@@ -147,10 +149,10 @@ def run(cfg: DictConfig, *, overrides: Sequence[str] = (), hydra: str = "") -> R
             versions=facts.versions(),
             code=code,
         )
-        return _recorded(record, store, cfg, hydra)
+        return _recorded(record, store, cfg, hydra, watch)
 
 
-def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Record:
+def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str, watch: Watch | None) -> Record:
     """Do the run; whatever happens is in the record when this returns or raises."""
     folder = store.folder(record.signature)
     write_whole(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(record.config)))
@@ -167,11 +169,13 @@ def _recorded(record: Record, store: Store, cfg: DictConfig, hydra: str) -> Reco
     try:
         plain = _before(record, cfg)
         with machine(record.config["trainer"]["threads"]):
-            _trained(record, store, tracker, plain)
+            _trained(record, store, tracker, plain, watch)
         record.state = "done"
     except Diverged as error:
         record.state, record.message = "diverged", str(error)
         log.warning("%s diverged: %s", record.signature, error)
+    except Pruned as error:
+        record.state, record.message = "pruned", str(error)
     except Failed as error:  # the run that it starts from, which has said why
         record.state, record.message = "failed", str(error)
         raise
@@ -216,7 +220,7 @@ def _done(cfg: DictConfig, overrides: list[str], words: str) -> Record:
     return before
 
 
-def _trained(record: Record, store: Store, tracker: Any, plain: Record | None) -> None:
+def _trained(record: Record, store: Store, tracker: Any, plain: Record | None, watch: Watch | None) -> None:
     config = record.config
     train, held = config["trainer"], config["evaluation"]
     objectives = made(config["objective"])
@@ -229,7 +233,7 @@ def _trained(record: Record, store: Store, tracker: Any, plain: Record | None) -
         teaching.refuse_worse(distiller, prepared, data)
         teaching.at_hand(distiller, config, data)
     folder = store.folder(record.signature) / "checkpoints"
-    recorder = Recorder(record, store, tracker, every=train["log_every"])
+    recorder = Recorder(record, store, tracker, every=train["log_every"], watch=watch)
     checkpoints = Checkpoints(
         folder,
         record,

@@ -58,7 +58,7 @@ OUTSIDE = (
 )
 
 State = Literal["running", "done", "failed", "diverged", "pruned"]
-FINAL: tuple[State, ...] = ("done", "diverged", "pruned")
+FINAL: tuple[State, ...] = ("done", "diverged")  # one that was pruned goes on where it is asked for by itself
 
 
 def signature(config: Mapping[str, Any]) -> str:

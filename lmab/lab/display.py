@@ -17,9 +17,18 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Protocol
 
     from lmab.lab.conclusion import Cell
     from lmab.store import Record, Store
+
+    class Shown(Protocol):
+        """What is looked at while many runs go on."""
+
+        def table(self) -> Table: ...
+
+        def news(self) -> Iterator[str]: ...
+
 
 _MARK = {"done": "[green]done[/]", "failed": "[red]failed[/]", "diverged": "[magenta]diverged[/]"}
 
@@ -84,7 +93,7 @@ class Board:
 
 
 @contextlib.contextmanager
-def shown(board: Board) -> Iterator[None]:
+def shown(board: Shown) -> Iterator[None]:
     """Show a sweep while the body runs."""
     console = Console(stderr=True)
     over = threading.Event()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lmab.lab.stats import Interval
     from lmab.lab.tables import Groups
 
-_INK, _LINE = "#010203", "#040506"
-_ARMS = tuple(f"#0a0b{i:02x}" for i in range(8))
+INK, _LINE = "#010203", "#040506"
+ARMS = tuple(f"#0a0b{i:02x}" for i in range(8))
 # The page's colours on white, for a figure that stands alone.
 _PALETTE = {"ink": "#1d1f21", "line": "#dcdcd6", "arm0": "#0b62a4", "arm1": "#c2410c", "arm2": "#0f7b5f"}
 _PALETTE |= {"arm3": "#963a8c", "arm4": "#846700", "arm5": "#4b5563", "arm6": "#b4233f", "arm7": "#2b7290"}
@@ -45,8 +45,8 @@ _STYLE = {
     "font.size": 9,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -54,9 +54,9 @@ _STYLE = {
     "axes.axisbelow": True,
     "grid.color": _LINE,
     "grid.linewidth": 0.6,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
 }
@@ -99,7 +99,7 @@ def rows(title: str, drawn: Sequence[Row], axis: str, *, zero: bool = False) -> 
         axes = canvas.subplots()
         axes.grid(visible=False, axis="y")
         if zero:
-            axes.axvline(0, color=_INK, linewidth=0.8)
+            axes.axvline(0, color=INK, linewidth=0.8)
         for place, row in enumerate(drawn):
             _row(axes, place, row)
         axes.set_yticks(range(len(drawn)), [textwrap.fill(r.label, 24) for r in drawn])
@@ -112,7 +112,7 @@ def rows(title: str, drawn: Sequence[Row], axis: str, *, zero: bool = False) -> 
     caption = "A point is a seed; the diamond is their mean, the bar its interval"
     caption += " (none is drawn where the seeds are too few for one)" if any(map(_unbounded, drawn)) else ""
     caption += "; the dashed line is the margin of the rule." if any(r.margins for r in drawn) else "."
-    return _figure(title, draw, 0.75 + 0.62 * max(1, len(drawn)), caption)
+    return figure(title, draw, 0.75 + 0.62 * max(1, len(drawn)), caption)
 
 
 def _unbounded(row: Row) -> bool:
@@ -121,7 +121,7 @@ def _unbounded(row: Row) -> bool:
 
 def _row(axes: Axes, place: int, row: Row) -> None:
     tone = place if row.tone is None else row.tone
-    colour, marker = _ARMS[tone % len(_ARMS)], _MARKERS[tone % len(_MARKERS)]
+    colour, marker = ARMS[tone % len(ARMS)], _MARKERS[tone % len(_MARKERS)]
     values = [v for v in row.values if math.isfinite(v)]
     # Seeds a little apart and beneath the bar, so that equal scores can be counted.
     below = place + 0.18 + 0.16 * (np.arange(len(values)) % 3 - 1) * (len(values) > 1)
@@ -132,7 +132,7 @@ def _row(axes: Axes, place: int, row: Row) -> None:
             axes.plot(ends, [place - 0.2] * 2, "|-", color=colour, linewidth=2.2, markersize=8)
         axes.plot(row.interval.estimate, place - 0.2, "D", color=colour, markersize=6, markeredgewidth=0)
     for margin in row.margins:
-        axes.plot([margin] * 2, [place - 0.45, place + 0.45], "--", color=_INK, linewidth=1)
+        axes.plot([margin] * 2, [place - 0.45, place + 0.45], "--", color=INK, linewidth=1)
 
 
 def curves(title: str, groups: Groups, metric: str, blind: Sequence[float] = ()) -> Figure | None:
@@ -149,12 +149,12 @@ def curves(title: str, groups: Groups, metric: str, blind: Sequence[float] = ())
         for i, (label, (steps, band)) in enumerate(lines.items()):
             if not len(steps):
                 continue
-            colour, dash = _ARMS[i % len(_ARMS)], _DASHES[i % len(_DASHES)]
+            colour, dash = ARMS[i % len(ARMS)], _DASHES[i % len(_DASHES)]
             axes.fill_between(steps, band[0], band[2], color=colour, alpha=0.18, linewidth=0)
             few = _MARKERS[i % len(_MARKERS)] if len(steps) < 8 else ""
             axes.plot(steps, band[1], dash, marker=few, markersize=3.5, color=colour, label=textwrap.fill(label, 52))
         for nats in blind:
-            axes.axhline(nats, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
+            axes.axhline(nats, color=INK, linestyle=(0, (5, 3)), linewidth=0.9)
         values = np.concatenate([band.ravel() for _, band in lines.values()] + [np.array(blind)])
         _scale(axes, values[np.isfinite(values)])
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -167,7 +167,7 @@ def curves(title: str, groups: Groups, metric: str, blind: Sequence[float] = ())
 
     caption = "Means over seeds; the band goes from the lowest seed to the highest."
     caption += " The dashed line is what a model without context loses." if blind else ""
-    return _figure(title, draw, 3.1, caption)
+    return figure(title, draw, 3.1, caption)
 
 
 def learning(groups: Groups, metric: str) -> list[Figure | None]:
@@ -208,7 +208,7 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.4g}"))
 
 
-def _figure(title: str, draw: Callable[[Canvas], None], height: float, caption: str) -> Figure:
+def figure(title: str, draw: Callable[[Canvas], None], height: float, caption: str) -> Figure:
     """Draw under our own style, whatever the user's matplotlibrc says."""
     style: list[str | Path | dict[str, Any]] = ["default", {**_STYLE, "svg.hashsalt": title}]
     with matplotlib.style.context(style), warnings.catch_warnings():
@@ -232,7 +232,7 @@ def _inline(svg: str, label: str) -> Markup:
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
     svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
-    names = {_INK: "ink", _LINE: "line"} | {colour: f"arm{i}" for i, colour in enumerate(_ARMS)}
+    names = {INK: "ink", _LINE: "line"} | {colour: f"arm{i}" for i, colour in enumerate(ARMS)}
     for colour, name in names.items():
         svg = svg.replace(colour, f"var(--{name})")
     return Markup(svg)

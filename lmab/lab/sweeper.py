@@ -21,6 +21,7 @@ from lmab.data import cache
 from lmab.lab import claim as claims
 from lmab.lab import display, exact, guard, report, sheet
 from lmab.lab.conclusion import Cell, conclude
+from lmab.lab.tuning.space import quoted
 from lmab.run import begun, rehearse, resolve
 from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
@@ -46,7 +47,7 @@ class Hydra(NamedTuple):
     config: DictConfig
 
 
-def _compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
+def compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
     """The configuration of a job, as a launcher will compose it."""
     cfg = hydra.hydra_context.config_loader.load_sweep_config(hydra.config, overrides)
     OmegaConf.set_struct(cfg, False)
@@ -54,15 +55,11 @@ def _compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
     return cfg
 
 
-def _plain(cfg: DictConfig) -> dict[str, Any]:
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """Its values, with every interpolation resolved."""
     values = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
-
-
-def _quoted(**values: str) -> str:
-    inner = ",".join(f"{key}:'{value}'" for key, value in values.items())
-    return "{" + inner + "}"
 
 
 def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
@@ -100,8 +97,8 @@ def _compute(hydra: Hydra, claim: claims.Claim, shared: list[str], changes: list
     """Answer an exact claim: the arms are composed and counted, and nothing is run."""
     configs: dict[str, dict[str, Any]] = {}
     for arm, lines in claim.arms.items():
-        cfg = _compose(hydra, [*claim.base, *shared, *lines])
-        configs[arm] = checks.checked(_plain(cfg))
+        cfg = compose(hydra, [*claim.base, *shared, *lines])
+        configs[arm] = checks.checked(plain(cfg))
     claims.refuse_twins(claim, configs)
     first = next(iter(configs.values()))
     computed = exact.compute(
@@ -168,8 +165,8 @@ def _departures(hydra: Hydra, claim: claims.Claim, shared: list[str], here: dict
     paper, in all arms alike."""
     arm = next(iter(claim.arms.values()))
     chosen = [line for line in shared if line.lstrip("+").startswith("corpus")]  # the text is the user's to choose
-    cfg = _compose(hydra, [*claim.base, *chosen, *arm, "budget=paper", f"seed={here['seed']}"])
-    pair = [_recipe(config) for config in (begun(checks.typed(_plain(cfg))), here)]
+    cfg = compose(hydra, [*claim.base, *chosen, *arm, "budget=paper", f"seed={here['seed']}"])
+    pair = [_recipe(config) for config in (begun(checks.typed(plain(cfg))), here)]
     return {
         key: values
         for key, values in guard.differences(pair).items()
@@ -192,9 +189,9 @@ def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:
     cells: dict[tuple[str, int], Cell] = {}
     first: dict[str, dict[str, Any]] = {}
     for arm, lines in claim.arms.items():
-        label = f"sweep={_quoted(name=claim.name, arm=arm)}"
+        label = f"sweep={quoted(name=claim.name, arm=arm)}"
         common = [*claim.base, *shared, *lines, "display=false", label]
-        cfg = _compose(hydra, common)
+        cfg = compose(hydra, common)
         for seed in claim.seeds:
             cfg.seed = seed
             config, name = resolve(cfg)
@@ -220,9 +217,9 @@ def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
     cells = []
     for lines in batch:
         arm = " ".join(line for line in lines if line.split("=")[0] in varied and not line.startswith("seed="))
-        label = f"sweep={_quoted(name='grid', arm=arm.replace(chr(39), ''))}"
+        label = f"sweep={quoted(name='grid', arm=arm.replace(chr(39), ''))}"
         overrides = [*lines, "display=false", label]
-        config, name = resolve(_compose(hydra, overrides))
+        config, name = resolve(compose(hydra, overrides))
         cells.append(Cell(arm or "all", config["seed"], overrides, name, config))
     store = Store(cells[0].config["store"])
     for config in {cache.key({**c.config, "seed": 0}): c.config for c in cells}.values():

@@ -13,27 +13,34 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import TQDMProgressBar
 
-from lmab.train.learner import Diverged
+from lmab.train.learner import Diverged, Pruned
 from lmab.train.stepping import Stepping
+from lmab.train.tracker import by_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from lmab.store import Record, Store
     from lmab.train.tracker import Tracker
 
+    # The step and the means of a validation to whether that is enough.
+    Watch = Callable[[int, Mapping[str, float]], bool]
+
 log = logging.getLogger(__name__)
 
 
 class Recorder(pl.Callback):
-    """Writes curve points to the record and the tracker, and stops a run that diverged.
+    """Writes curve points to the record and the tracker, and stops a run that diverged or was seen enough of.
 
-    every: optimiser steps between two points of the training loss, each the mean over the targets between.
+    every: optimiser steps between two points of the training loss, each the mean over the targets between. watch: is
+    told of every validation, also of those before a checkpoint.
     """
 
-    def __init__(self, record: Record, store: Store, tracker: Tracker, *, every: int) -> None:
-        self.record, self.store, self.tracker, self.every = record, store, tracker, every
+    def __init__(
+        self, record: Record, store: Store, tracker: Tracker, *, every: int, watch: Watch | None = None
+    ) -> None:
+        self.record, self.store, self.tracker, self.every, self.watch = record, store, tracker, every, watch
         self.sums: dict[str, torch.Tensor] = {}
         self.totals: dict[str, int] = {}
         self.tokens = 0
@@ -63,6 +70,8 @@ class Recorder(pl.Callback):
         self.record.step = trainer.global_step
         self.store.write(self.record)
         self._clock = time.perf_counter()
+        for step, values in by_step(self.record):
+            self._shown(step, {name: value for name, value in values.items() if name.startswith("val/")})
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -83,7 +92,13 @@ class Recorder(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, Stepping)
-        self._point(trainer.global_step, pl_module.validation_means())
+        means = pl_module.validation_means()
+        self._point(trainer.global_step, means)
+        self._shown(trainer.global_step, means)
+
+    def _shown(self, step: int, values: Mapping[str, float]) -> None:
+        if self.watch is not None and values and self.watch(step, values):
+            raise Pruned(f"Pruned at step {step} of {self.record.steps}.")
 
     def _point(self, step: int, values: Mapping[str, float]) -> None:
         now = time.perf_counter()

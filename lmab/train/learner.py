@@ -24,6 +24,10 @@ class Diverged(RuntimeError):  # noqa: N818  (an outcome of training, not a faul
     """The loss is no longer a number. The message says where."""
 
 
+class Pruned(RuntimeError):  # noqa: N818  (likewise)
+    """Whoever watches the run has seen enough. The message says where."""
+
+
 FROZEN = ("embedding", "encoder", "distances")  # what of a network a probe leaves alone
 
 

@@ -1,0 +1,140 @@
+"""Figures of a search: how its best value came down, what each parameter does to it, and which trials no other
+surpasses."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from lmab.lab.plots import ARMS, INK, Figure, figure
+from lmab.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+    from lmab.lab.tuning.results import Found
+
+_HEIGHT = 2.6  # inches
+
+
+def history(result: Found, place: int) -> Figure | None:
+    """A metric over trials, and the best value so far. place: of the metric. None: no trial has a value."""
+    plan, done = result.plan, result.complete
+    if not done:
+        return None
+    best = np.minimum if plan.directions[place] == "minimize" else np.maximum
+    numbers = [result.trials.index(trial) + 1 for trial in done]
+    values = [trial.values[place] for trial in done]
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        axes.plot(numbers, values, "o", color=ARMS[0], markersize=4, alpha=0.7, markeredgewidth=0)
+        ends = [*numbers, len(result.trials)]
+        axes.step(ends, [*best.accumulate(values), best.reduce(values)], where="post", color=ARMS[1])
+        _named(axes, "trial", plan.metrics[place])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    caption = "A point is a trial that was trained to its end; the line is the best so far."
+    return figure(f"{plan.metrics[place]} over trials", draw, _HEIGHT, caption)
+
+
+def slices(result: Found, name: str) -> Figure | None:
+    """The first metric over one parameter; later trials are darker."""
+    plan = result.plan
+    done = [trial for trial in result.complete if name in trial.params]
+    if not done:
+        return None
+    kind = plan.space.distributions[name]
+    words = [str(choice) for choice in kind.choices] if isinstance(kind, CategoricalDistribution) else []
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for trial in done:
+            value = trial.params[name]
+            x = words.index(str(value)) if words else value
+            shade = 0.25 + 0.75 * (trial.number + 1) / (result.trials[-1].number + 1)
+            axes.plot(x, trial.values[0], "o", color=ARMS[0], alpha=shade, markersize=4, markeredgewidth=0)
+        if isinstance(kind, FloatDistribution | IntDistribution) and kind.log:
+            axes.set_xscale("log")
+        if words:
+            axes.set_xticks(range(len(words)), words)
+            axes.set_xlim(-0.5, len(words) - 0.5)
+        _named(axes, name, plan.metrics[0])
+
+    return figure(f"{plan.metrics[0]} over {name}", draw, _HEIGHT, "Later trials are darker.")
+
+
+def front(result: Found) -> Figure | None:
+    """The second metric over the first: all trials, and those that no other surpasses."""
+    plan, done = result.plan, result.complete
+    if not done:
+        return None
+    x, y = plan.metrics[:2]
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        others = [trial for trial in done if trial not in result.best]
+        axes.plot(
+            [t.values[1] for t in others],
+            [t.values[0] for t in others],
+            "o",
+            color=INK,
+            alpha=0.35,
+            markersize=4,
+            markeredgewidth=0,
+        )
+        best = sorted(result.best, key=lambda trial: trial.values[1])
+        axes.plot([t.values[1] for t in best], [t.values[0] for t in best], "D-", color=ARMS[1], markersize=5)
+        for trial in best:
+            axes.annotate(str(trial.number), (trial.values[1], trial.values[0]), (4, 4), textcoords="offset points")
+        _named(axes, y, x)
+
+    caption = "Diamonds are the trials that no other surpasses in both, with their numbers."
+    return figure(f"{x} against {y}", draw, _HEIGHT + 0.6, caption)
+
+
+def curves(result: Found) -> Figure | None:
+    """The metric over steps, of every trial: of its first run, as far as it was trained."""
+    plan, store = result.plan, Store(result.plan.store)
+    lines = []
+    for trial in result.trials:
+        names = trial.user_attrs.get("runs", [])
+        record = store.find(names[0]) if names else None
+        if record is not None and (points := record.curves.get(plan.metrics[0])):
+            lines.append((trial, [p for p in points if math.isfinite(p[1])]))
+    if not lines:
+        return None
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for trial, points in lines:
+            steps, values = zip(*points, strict=True) if points else ((), ())
+            chosen = trial in result.best
+            pruned = trial.state == TrialState.PRUNED
+            axes.plot(
+                steps,
+                values,
+                "--" if pruned else "-",
+                marker="x" if pruned else None,
+                markevery=[-1] if pruned and points else None,
+                color=ARMS[1] if chosen else INK,
+                alpha=1.0 if chosen else 0.4,
+                linewidth=1.8 if chosen else 0.9,
+                zorder=3 if chosen else 2,
+            )
+        _named(axes, "optimiser step", plan.metrics[0])
+
+    caption = "The best trial stands out; dashed ones were pruned at the cross."
+    return figure(f"{plan.metrics[0]} over steps", draw, _HEIGHT, caption)
+
+
+def _named(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))

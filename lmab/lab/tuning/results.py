@@ -1,0 +1,223 @@
+"""What a search found: its trials, the best of them, and a report that anyone can open and rerun."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import optuna
+from omegaconf import OmegaConf
+from optuna.trial import TrialState
+from rich.text import Text
+
+from lmab.lab import tables
+from lmab.lab.page import Page, Section, console, folder
+from lmab.lab.tables import Table
+from lmab.lab.tuning import figures, sampler, study
+from lmab.lab.tuning.board import cells, state
+from lmab.starting import composed
+from lmab.store import Store, write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+    from lmab.lab.tuning.plan import Plan
+
+log = logging.getLogger(__name__)
+
+# What Hydra needs to know of a configuration that is whole: nothing of its own is written.
+_HYDRA = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}, "_self_"]
+_PLACE = {"output_subdir": None, "run": {"dir": "."}, "sweep": {"dir": ".", "subdir": "."}}
+
+
+@dataclass(frozen=True)
+class Found:
+    """trials: those that count, in their order. best: the best one, or where there are several metrics those that no
+    other surpasses in all; they keep to the limits. importance: parameter -> its share of what makes the first metric
+    vary (PED-ANOVA, Watanabe et al. 2023)."""
+
+    plan: Plan
+    trials: list[FrozenTrial]
+    best: list[FrozenTrial]
+    importance: dict[str, float]
+
+    @property
+    def complete(self) -> list[FrozenTrial]:
+        """Those that have a value."""
+        return [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+
+
+class Paths(NamedTuple):
+    """What a report wrote. best: one file for each best trial."""
+
+    html: Path
+    csv: Path
+    best: list[Path]
+
+
+def found(plan: Plan, known: Study) -> Found:
+    """Read a study."""
+    trials = study.counted(known)[: plan.trials]
+    fit = [t for t in trials if t.state == TrialState.COMPLETE and not any(v > 0 for v in sampler.exceeded(t))]
+    signs = [1 if direction == "minimize" else -1 for direction in plan.directions]
+    scored = [(trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]) for trial in fit]
+    best = [trial for trial, values in scored if not any(_surpasses(other, values) for _, other in scored)]
+    best.sort(key=lambda trial: (signs[0] * trial.values[0], trial.number))
+    return Found(plan, trials, best[:1] if plan.one else best, _importance(plan, known))
+
+
+def _surpasses(one: list[float], other: list[float]) -> bool:
+    """Is one trial nowhere worse than another, and somewhere better?"""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
+
+
+def _importance(plan: Plan, known: Study) -> dict[str, float]:
+    """Nothing where the trials are too few, or all alike."""
+    done = [t for t in known.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
+    if len(done) < 4 or len({t.values[0] for t in done}) < 2 or len(plan.space.axes) < 2:
+        return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    names = [axis.name for axis in plan.space.axes if len({t.params.get(axis.name) for t in done}) > 1]
+    try:
+        shares = optuna.importance.get_param_importances(
+            known, evaluator=evaluator, params=names, target=None if plan.one else lambda t: t.values[0]
+        )
+    except (ValueError, RuntimeError) as error:
+        log.warning("No importances can be told of these trials: %s", error)
+        return {}
+    return dict(shares)
+
+
+def write(root: Path, result: Found, line: list[str]) -> Paths:
+    """Write the report of a study to a folder of its own below `root`. line: what was asked on the command line."""
+    plan = result.plan
+    place = root / folder([plan.name], [str(plan.question)])
+    kept = [place / f"{_name(result, trial)}.yaml" for trial in result.best]
+    for path, trial in zip(kept, result.best, strict=True):
+        write_whole(path, again(plan, trial))
+    paths = Paths(place / "report.html", place / "trials.csv", kept)
+    sentence = said(result)
+    page = Page(
+        title=plan.name,
+        words=f"A search over {', '.join(axis.name for axis in plan.space.axes)} for {_aim(plan)}.",
+        answer="",
+        sentence=sentence,
+        sections=_sections(result, kept, f"python run.py -m {shlex.join(line)}"),
+    )
+    write_whole(paths.html, page.html())
+    write_whole(paths.csv, tables.as_csv(_rows(result)))
+    return paths
+
+
+def _name(result: Found, trial: FrozenTrial) -> str:
+    return "best" if result.plan.one else f"front-{trial.number}"
+
+
+def _aim(plan: Plan) -> str:
+    words = {"minimize": "the lowest", "maximize": "the highest"}
+    return " and ".join(f"{words[d]} {metric}" for metric, d in zip(plan.metrics, plan.directions, strict=True))
+
+
+def said(result: Found) -> str:
+    """What was found, in a sentence."""
+    plan, count = result.plan, len(result.trials)
+    if not result.best:
+        return f"None of {count} trials has a value that keeps to the limits."
+    if not plan.one:
+        return f"{len(result.best)} of {count} trials are surpassed by no other in all of {', '.join(plan.metrics)}."
+    (best,) = result.best
+    lines = " ".join(plan.space.lines(best.params))
+    return f"The best of {count} trials is {best.number}, {plan.metrics[0]} {tables.score(best.values[0])}: {lines}."
+
+
+def again(plan: Plan, trial: FrozenTrial) -> str:
+    """A configuration that reruns a trial's first run: `python run.py --config-dir FOLDER --config-name NAME`."""
+    lines = [*plan.base, *plan.space.lines(trial.params), *(f"seed={seed}" for seed in plan.seeds[:1])]
+    known = set(plan.space.distributions)
+    lines += [f"{key}={value}" for key, value in trial.params.items() if key not in known]
+    values = OmegaConf.to_container(composed(lines), resolve=True)
+    assert isinstance(values, dict)
+    return OmegaConf.to_yaml(OmegaConf.create({"defaults": _HYDRA, **values, "hydra": _PLACE}))
+
+
+def _sections(result: Found, kept: list[Path], command: str) -> list[Section]:
+    plan = result.plan
+    metric = plan.metrics[0]
+    several = [] if plan.one else [figures.front(result)]
+    shares = Table("Importance", ["parameter", "share"], [[k, f"{v:.0%}"] for k, v in result.importance.items()])
+    shares_note = [f"Of what makes {metric} vary among the better trials (PED-ANOVA)."] if shares else []
+    rerun = [f"python run.py --config-dir {path.parent} --config-name {path.stem}" for path in kept]
+    return [
+        Section("What was found", tables=[_table(result, result.best)], figures=several),
+        Section("History", figures=[figures.history(result, i) for i in range(len(plan.metrics))]),
+        Section("Curves", figures=[figures.curves(result)] if plan.one else []),
+        Section("Importance", text=shares_note, tables=[shares]),
+        Section(
+            "Slices", figures=[figures.slices(result, axis.name) for axis in plan.space.axes] if result.complete else []
+        ),
+        Section("What it cost", tables=[cost(result)]),
+        Section("All trials", tables=[_table(result, result.trials)]),
+        Section(
+            "Again",
+            text=["The whole search, which goes on where it stopped, and its best trials:"],
+            command="\n".join([command, *rerun]),
+        ),
+    ]
+
+
+def _table(result: Found, trials: list[FrozenTrial]) -> Table:
+    plan = result.plan
+    head = ["trial", *(axis.name for axis in plan.space.axes), "state", *plan.metrics, "runs", "note"]
+    rows = [
+        [*cells(t, plan), " ".join(t.user_attrs.get(study.RUNS, [])), str(t.user_attrs.get(study.WHY, ""))]
+        for t in trials
+    ]
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return Table("Trials", head, rows)
+
+
+def cost(result: Found) -> Table:
+    """What the trials took: of each state how many, and the seconds of their runs."""
+    store = Store(result.plan.store)
+    rows = []
+    for name in ("done", "pruned", "over a limit", "failed"):
+        those = [t for t in result.trials if state(t) == name]
+        if those:
+            seconds = [_seconds(store, t) for t in those]
+            rows.append([name, str(len(those)), tables.number(sum(seconds)), tables.number(statistics.fmean(seconds))])
+    return Table("Cost", ["trials", "count", "seconds of training", "a trial"], rows)
+
+
+def _seconds(store: Store, trial: FrozenTrial) -> float:
+    records = (store.find(name) for name in trial.user_attrs.get(study.RUNS, []))
+    return sum(record.cost.get("seconds", 0.0) for record in records if record is not None)
+
+
+def _rows(result: Found) -> Iterator[dict[str, Any]]:
+    for t in result.trials:
+        yield {
+            "trial": t.number,
+            **t.params,
+            "state": state(t),
+            **dict(zip(result.plan.metrics, t.values or [], strict=False)),
+            "runs": " ".join(t.user_attrs.get(study.RUNS, [])),
+            "note": t.user_attrs.get(study.WHY, ""),
+        }
+
+
+def say(result: Found, paths: Paths) -> None:
+    """Print the best trials, what was found, and where the report is."""
+    out = console()
+    out.print(_table(result, result.best or result.trials).rich())
+    out.print(Text(said(result), style="bold"))
+    for path in paths.best:
+        out.print(Text(f"python run.py --config-dir {path.parent} --config-name {path.stem}"), soft_wrap=True)
+    out.print(Text(str(paths.html)), soft_wrap=True)

@@ -1,0 +1,109 @@
+"""Which point comes next: Optuna's samplers, seeded by the number of the trial.
+
+So workers never draw alike, and a study that is taken up again draws what it would have drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, instantiate
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, QMCSampler
+
+from lmab.rng import derive
+from lmab.types import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, TrialState
+
+    from lmab.lab.tuning.plan import Plan
+
+OVER = "over"  # of a trial: quantity -> by how much it is above what was allowed
+
+
+def of_plan(plan: Plan) -> Seeded:
+    """The sampler of a plan. BadInput: it takes no such settings, or cannot keep to constraints."""
+    node = {key: value for key, value in plan.sampler.items() if key != "seed"}
+    kind, seed = get_class(node["_target_"]), plan.sampler.get("seed")
+    takes = inspect.signature(kind).parameters
+    more: dict[str, Any] = {}
+    if issubclass(kind, GridSampler):
+        more["search_space"] = plan.space.grid()
+    if plan.constraints:
+        if "constraints_func" not in takes:
+            raise BadInput(
+                f"{node['_target_']} cannot keep to constraints: choose hydra/sweeper/sampler=tpe, gp or nsgaii, or "
+                f"leave hydra.sweeper.constraints out."
+            )
+        more["constraints_func"] = exceeded
+    # The points of a grid or of a sequence are those of one seed; only which is next depends on the trial.
+    whole = issubclass(kind, GridSampler | QMCSampler)
+
+    def make(number: int) -> BaseSampler:
+        own = seed if seed is None or whole else derive(seed, "trial", str(number)) % 2**32
+        return instantiated(node, **more, **({"seed": own} if "seed" in takes else {}))
+
+    make(0)  # refused at once if it cannot be made
+    return Seeded(make, finite=issubclass(kind, GridSampler | BruteForceSampler))
+
+
+def pruner_of(plan: Plan) -> BasePruner | None:
+    """The pruner of a plan, None where nothing is pruned."""
+    return None if plan.pruner is None else instantiated(plan.pruner)
+
+
+def instantiated(node: Mapping[str, Any], **more: Any) -> Any:
+    """What a node of the configuration names. BadInput: it takes no such settings."""
+    try:
+        return instantiate(dict(node), **more)
+    except (InstantiationException, TypeError, ValueError) as error:
+        cause = error.__cause__ or error
+        says = " ".join(str(cause).split()).rstrip(".")
+        raise BadInput(f"{node['_target_']} cannot be made of these settings: {says}.") from error
+
+
+def exceeded(trial: FrozenTrial) -> Sequence[float]:
+    """By how much a trial is above each of its limits; none is above 0 where it keeps to them."""
+    return [float(value) for value in trial.user_attrs.get(OVER, {}).values()]
+
+
+class Seeded(BaseSampler):
+    """Asks a sampler that is made for each trial. make: number of the trial -> its sampler. finite: are the points
+    counted, so that Optuna wants to stop when they are through? The worker sees to that itself."""
+
+    def __init__(self, make: Callable[[int], BaseSampler], *, finite: bool) -> None:
+        self.make, self.finite = make, finite
+        self.inner = make(0)
+
+    def reseed_rng(self) -> None:
+        """Nothing to do: every trial has a seed of its own."""
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        self.inner = self.make(trial.number)
+        self.inner.before_trial(study, trial)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.inner.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self.inner.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self.inner.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        # Optuna's way to stop is for its own loop, and is an error elsewhere.
+        with contextlib.suppress(RuntimeError) if self.finite else contextlib.nullcontext():
+            self.inner.after_trial(study, trial, state, values)

@@ -6,7 +6,6 @@ import math
 import pydoc
 from typing import TYPE_CHECKING, Any
 
-from lmab import augmenting
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
@@ -111,6 +110,10 @@ def _teaching(config: Mapping[str, Any]) -> None:
 
 def _augmented(config: Mapping[str, Any]) -> None:
     """Examples of a task to make more of, and whom that takes."""
+    if config.get("augment") is None:
+        return
+    from lmab import augmenting  # here, so that reading records wants no torch
+
     if not augmenting.wanted(config):
         return
     if config["task"] is None:

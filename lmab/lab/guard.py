@@ -68,7 +68,7 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
     splits = {json.dumps(_split_elsewhere(config), sort_keys=True) for config in configs}
     if by_token and len(splits) > 1:
         found.append("start")  # each splits the text as the run that it starts from
-    if _against_teacher(metric, configs) and len({json.dumps(c.get("teacher"), sort_keys=True) for c in configs}) > 1:
+    if _against_teacher(metric, configs) and len({_teacher(config) for config in configs}) > 1:
         found.append("teacher")  # each is held against its own
     return list(dict.fromkeys(found))
 
@@ -76,6 +76,12 @@ def redefined(metric: str, configs: list[Mapping[str, Any]]) -> list[str]:
 def _split_elsewhere(config: Mapping[str, Any]) -> Any:
     """How a run splits text that starts or learns elsewhere, None where it does neither."""
     return splitter(config) if config.get("start") or config.get("teacher") else None
+
+
+def _teacher(config: Mapping[str, Any]) -> str | None:
+    """Whom a run learns from, by name."""
+    said = config.get("teacher") or {}
+    return said.get("run") or said.get("fingerprint")
 
 
 def _against_teacher(metric: str, configs: Iterable[Mapping[str, Any]]) -> bool:

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
@@ -62,6 +62,8 @@ def slices(result: Found, name: str) -> Figure | None:
             axes.plot(x, trial.values[0], "o", color=ARMS[0], alpha=shade, markersize=4, markeredgewidth=0)
         if isinstance(kind, FloatDistribution | IntDistribution) and kind.log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         if words:
             axes.set_xticks(range(len(words)), words)
             axes.set_xlim(-0.5, len(words) - 0.5)

@@ -23,18 +23,20 @@ class ClaimSweeper(_Many):
     """hydra/sweeper=claim: arms x seeds of a claim file, a verdict, a report."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from lmab.lab.sweeper import Hydra, sweep_claim
+        from lmab.lab.jobs import given
+        from lmab.lab.sweeper import sweep_claim
 
-        return sweep_claim(Hydra(*self.given), arguments)
+        return sweep_claim(given(*self.given), arguments)
 
 
 class GridSweeper(_Many):
     """hydra/sweeper=grid: the product of all lists of values, as Hydra makes it, less what is done."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        from lmab.lab.sweeper import Hydra, sweep_grid
+        from lmab.lab.jobs import given
+        from lmab.lab.sweeper import sweep_grid
 
-        return sweep_grid(Hydra(*self.given), arguments)
+        return sweep_grid(given(*self.given), arguments)
 
 
 class OptunaSweeper(_Many):
@@ -46,10 +48,10 @@ class OptunaSweeper(_Many):
         self.settings = settings
 
     def sweep(self, arguments: list[str]) -> Any:
-        from lmab.lab.sweeper import Hydra
+        from lmab.lab.jobs import given
         from lmab.lab.tuning.sweep import sweep_study
 
-        return sweep_study(Hydra(*self.given), self.settings, arguments)
+        return sweep_study(given(*self.given), self.settings, arguments)
 
 
 for _name, _class in {"claim": ClaimSweeper, "grid": GridSweeper}.items():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # What a claim file adds to the configuration: the sweeper's, no part of a run.
-CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "level")
+CLAIM = ("claim", "source", "base", "arms", "measure", "verdict", "seeds", "reported", "plateau", "level", "tune")
 
 # The parts of a run's configuration.
 PARTS = ("model", "objective", "segments", "corpus", "tokenizer", "split", "evaluation", "optim", "schedule")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
-SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
+SWEEPS = sorted(p for p in (ROOT / "sweeps").rglob("*.yaml") if p.parent.name != "tune")
+TUNED = [f"tune/{p.stem}" for p in sorted((ROOT / "sweeps" / "tune").glob("*.yaml"))]
 NAMES = [str(p.relative_to(ROOT / "sweeps").with_suffix("")) for p in SWEEPS]
 
 
@@ -90,6 +92,36 @@ def test_a_claim_is_looked_at_from_text_to_report(
         assert record.state == "done"
     with pytest.raises(BadInput, match="decides nothing"):
         publish(Store(store), _report(said).parent, store / "results")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TUNED)
+def test_a_search_goes_from_its_file_to_a_report(
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = tmp_path_factory.getbasetemp() / "claims"
+    words = ["run.py", "-m", f"sweeps={name}", "budget=smoke", "tracker=none", f"store={store}"]
+    words += ["hydra/launcher=basic", "hydra.sweeper.n_trials=2", *_shorter(name)]
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    report = _report(said)
+    given = _given(name)["hydra"]["sweeper"]
+    with (report.parent / "trials.csv").open(encoding="utf-8") as file:
+        trials = list(csv.DictReader(file))
+    assert len(trials) == 2
+    assert all({*given["params"]} <= {*trial} for trial in trials)
+    assert any(trial["state"] == "done" for trial in trials)
+    several = isinstance(given["metric"], list)
+    assert [path.name for path in report.parent.glob("front-*.yaml" if several else "best.yaml")]
+    assert ("surpassed by no other" if several else "The best of 2 trials") in said
+
+
+def _shorter(name: str) -> list[str]:
+    return [] if any("trainer.steps=" in line for line in _given(name)["base"]) else ["trainer.steps=2"]
 
 
 @pytest.mark.slow

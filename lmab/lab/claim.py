@@ -50,13 +50,29 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tune:
+    """How each arm is tuned before it is judged: all over the same space, with as many trials and the same sampler.
+
+    params: key -> sweep, in Hydra's grammar. trials: of each arm, or an interpolation of its budget. seeds: of every
+    trial, none of them one that the arms are judged by. metric: of validation. sampler: a node with `_target_`.
+    """
+
+    params: dict[str, Any]
+    trials: int | str
+    seeds: list[int]
+    metric: str
+    direction: Literal["minimize", "maximize"] = "minimize"
+    sampler: dict[str, Any] = field(default_factory=lambda: {"_target_": "optuna.samplers.TPESampler", "seed": 0})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim as loaded.
 
     base: overrides that all arms share. arms: name -> its overrides. verdict: the rules that must all hold, over
     seeds, or all of them exact. seeds: paired over arms; none where all is exact. reported: the paper's own figures,
-    shown and never used. plateau: nats that an arm must have gained over a model without context before anything is
-    read off it. level: of the whole claim.
+    shown and never used. tune: how each arm is tuned first, if it is. plateau: nats that an arm must have gained over
+    a model without context before anything is read off it. level: of the whole claim.
     """
 
     name: str
@@ -68,6 +84,7 @@ class Claim:
     verdict: list[Rule | Exact]
     seeds: list[int] = field(default_factory=list)
     reported: dict[str, Any] = field(default_factory=dict)
+    tune: Tune | None = None
     plateau: float = 0.2
     level: float = 0.05
 
@@ -91,8 +108,8 @@ class Claim:
 
 
 _GIVEN = ("claim", "source", "base", "arms", "measure", "verdict", "seeds")
-_OPTIONAL = ("reported", "plateau", "level")
-_OF_SEEDS = ("seeds", "plateau", "level")
+_OPTIONAL = ("reported", "plateau", "level", "tune")
+_OF_SEEDS = ("seeds", "plateau", "level", "tune")
 
 
 def rules(given: Any) -> list[Rule | Exact]:
@@ -189,6 +206,13 @@ def _refuse(claim: Claim, *, look: bool) -> None:
         raise BadInput("It has no measure.better: say whether lower or higher is better.")
     if len(set(claim.seeds)) < len(claim.seeds):
         raise BadInput(f"Its seeds {claim.seeds} name one seed twice, which is no further evidence.")
+    if claim.tune is not None and (both := {*claim.tune.seeds} & {*claim.seeds}):
+        raise BadInput(
+            f"Its arms are tuned on seed {min(both)} and judged by it, which flatters them: give tune.seeds of their "
+            f"own, as in tune.seeds=[100]."
+        )
+    if claim.tune is not None and not (claim.tune.seeds and claim.tune.params):
+        raise BadInput("Its tune has no params or no seeds: say what is searched, and on which seeds.")
     if len(claim.seeds) < claim.least and not look:
         count = sum(len(rule.statements()) for rule in claim.tested)
         raise BadInput(

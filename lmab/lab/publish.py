@@ -126,7 +126,7 @@ def _since(kept: Mapping[str, Any]) -> str:
         return ""
     now = claims.load(kept["name"], yaml.safe_load(path.read_text(encoding="utf-8")))
     given = now.as_dict()
-    changed = [part for part in ("base", "arms", "measure") if given[part] != kept[part]]
+    changed = [part for part in ("base", "arms", "measure", "tune") if given[part] != kept.get(part)]
     if now.verdict != claims.rules(kept["verdict"]):
         changed.append("verdict")
     if not changed:

@@ -18,6 +18,7 @@ from lmab.lab import findings, plots, tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.plots import Row
 from lmab.lab.tables import Table
+from lmab.lab.tuning import tuned
 from lmab.store import write_whole
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from lmab.lab.conclusion import Cell, Conclusion
     from lmab.lab.exact import Computed
+    from lmab.lab.tuning.tuned import Tuned
     from lmab.store import Record
 
     Departures = Mapping[str, Sequence[Any]]  # key -> (in the paper, here)
@@ -46,21 +48,23 @@ def write(
     cells: list[Cell],
     overrides: list[str],
     departures: Departures | None = None,
+    found: Mapping[str, Tuned] | None = None,
 ) -> Paths:
     """Write the report of a claim to a folder of its own below `root`.
 
     cells: all that were planned, also those without a score. overrides: what was asked on the command line.
-    departures: key -> (in the paper, at this budget). OSError: the folder cannot be written.
+    departures: key -> (in the paper, at this budget). found: how its arms were tuned. OSError: the folder cannot be
+    written.
     """
     command = f"python run.py -m {shlex.join(overrides)}"
     paths = keep(
         root,
         conclusion,
         [c.signature for c in cells],
-        _sections(conclusion, cells, command, departures or {}),
+        _sections(conclusion, cells, command, departures or {}, found or {}),
         findings.results(conclusion),
         findings.rows(conclusion),
-        _data(conclusion, command),
+        _data(conclusion, command) | ({"tuned": tuned.told(found)} if found else {}),
     )
     for name, figure in _figures(conclusion).items():
         write_whole(paths.html.parent / f"{name}.svg", figure.alone())
@@ -153,7 +157,9 @@ def _data(conclusion: Conclusion, command: str) -> dict[str, Any]:
     }
 
 
-def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departures: Departures) -> list[Section]:
+def _sections(
+    conclusion: Conclusion, cells: list[Cell], command: str, departures: Departures, found: Mapping[str, Tuned]
+) -> list[Section]:
     claim, groups = conclusion.claim, conclusion.arms
     records = [record for runs in groups.values() for record in runs.values()]
     metric = claim.measure.metric
@@ -170,6 +176,7 @@ def _sections(conclusion: Conclusion, cells: list[Cell], command: str, departure
             tables=findings.results(conclusion),
             figures=[figures[name] for name in ("seeds", "differences") if name in figures],
         ),
+        tuned.section(found),
         Section("Learning curves", figures=[figures[name] for name in ("held-out", "training") if name in figures]),
         Section("The paper's figures", tables=[paper] if paper else []),
         Section("Cost", tables=[tables.cost(groups)] if records else []),

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lmab import checks, facts
 from lmab.cost import sizes
@@ -21,45 +20,21 @@ from lmab.data import cache
 from lmab.lab import claim as claims
 from lmab.lab import display, exact, guard, report, sheet
 from lmab.lab.conclusion import Cell, conclude
-from lmab.lab.tuning.space import quoted
+from lmab.lab.jobs import ROUNDS, Hydra, compose, launcher, plain, quoted
+from lmab.lab.tuning.tuned import tuned
 from lmab.run import begun, rehearse, resolve
 from lmab.store import FINAL, OUTSIDE, Record, Store
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hydra.types import HydraContext, TaskFunction
+    from collections.abc import Iterable, Mapping
 
     from lmab.lab.exact import Computed
+    from lmab.lab.tuning.tuned import Tuned
 
 log = logging.getLogger(__name__)
 
 LOOK = "seeds=look"  # each arm at one seed, to see its curves before hours are spent; decides nothing
-ROUNDS = 3  # how often cells are launched whose worker died without a word (out of memory, killed)
-
-
-class Hydra(NamedTuple):
-    """What a sweeper is given by Hydra."""
-
-    hydra_context: HydraContext
-    task_function: TaskFunction
-    config: DictConfig
-
-
-def compose(hydra: Hydra, overrides: list[str]) -> DictConfig:
-    """The configuration of a job, as a launcher will compose it."""
-    cfg = hydra.hydra_context.config_loader.load_sweep_config(hydra.config, overrides)
-    OmegaConf.set_struct(cfg, False)
-    cfg.pop("hydra")
-    return cfg
-
-
-def plain(cfg: DictConfig) -> dict[str, Any]:
-    """Its values, with every interpolation resolved."""
-    values = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
 
 
 def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
@@ -81,13 +56,14 @@ def sweep_claim(hydra: Hydra, arguments: list[str]) -> Any:
     asked = [f"sweeps={claim.name}", *_asked(arguments), *shared]
     if claim.exact:
         return _compute(hydra, claim, shared, changes, asked)
-    cells = _cells(hydra, claim, shared)
+    found = tuned(hydra, claim, shared)
+    cells = _cells(hydra, claim, shared, found)
     store = Store(cells[0].config["store"])
     departures = _departures(hydra, claim, shared, cells[0].config)
     execute(hydra, claim.name, cells, store)
     records = _records(store, cells)
     conclusion = conclude(claim, cells, records, changes)
-    paths = report.write(store.root / "reports", conclusion, cells, asked, departures)
+    paths = report.write(store.root / "reports", conclusion, cells, asked, departures, found)
     report.say(conclusion, paths)
     _fail(cells, records)
     return conclusion
@@ -184,13 +160,15 @@ def _recipe(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in _RECIPE} | {"start": first}
 
 
-def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str]) -> list[Cell]:
-    """Every arm with every seed, resolved; arms vary fastest, so that pairs are complete early."""
+def _cells(hydra: Hydra, claim: claims.Claim, shared: list[str], found: Mapping[str, Tuned]) -> list[Cell]:
+    """Every arm with every seed, resolved; arms vary fastest, so that pairs are complete early. found: what tuning
+    found for each arm."""
     cells: dict[tuple[str, int], Cell] = {}
     first: dict[str, dict[str, Any]] = {}
     for arm, lines in claim.arms.items():
         label = f"sweep={quoted(name=claim.name, arm=arm)}"
-        common = [*claim.base, *shared, *lines, "display=false", label]
+        best = found[arm].lines if arm in found else []
+        common = [*claim.base, *shared, *lines, *best, "display=false", label]
         cfg = compose(hydra, common)
         for seed in claim.seeds:
             cfg.seed = seed
@@ -233,17 +211,15 @@ def sweep_grid(hydra: Hydra, arguments: list[str]) -> Any:
 
 def execute(hydra: Hydra, title: str, cells: list[Cell], store: Store) -> None:
     """Run the cells that the store does not hold. A job that fails, or a worker that dies, stops no other."""
-    launcher = None
+    chosen = None
     for attempt in range(ROUNDS):
         todo = [c for c in cells if _wanted(store, c, retry=attempt == 0)]
         if not todo:
             return
-        launcher = launcher or Plugins.instance().instantiate_launcher(
-            hydra_context=hydra.hydra_context, task_function=hydra.task_function, config=hydra.config
-        )
+        chosen = chosen or launcher(hydra)
         with display.shown(display.Board(title, cells, store)):
             try:
-                launcher.launch([c.overrides for c in todo], initial_job_idx=0)
+                chosen.launch([c.overrides for c in todo], initial_job_idx=0)
             except Exception as error:  # the launcher's own: each job's is in its record
                 log.warning("The launcher stopped (%s: %s).", type(error).__name__, error)
 

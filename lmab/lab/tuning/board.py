@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import TrialState
@@ -11,7 +12,7 @@ from lmab.lab import tables
 from lmab.lab.tuning import study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from optuna.study import Study
     from optuna.trial import FrozenTrial
@@ -22,34 +23,43 @@ _SHOWN = 12  # trials
 
 
 class Board:
-    """What is shown of a study. plan: what it asks."""
+    """What is shown of studies over one space. plans: what they ask."""
 
-    def __init__(self, plan: Plan, known: Study) -> None:
-        self.plan, self.known = plan, known
-        self._said = {t.number for t in self._trials() if t.state.is_finished()}
+    def __init__(self, title: str, plans: Sequence[Plan], studies: Sequence[Study]) -> None:
+        self.title, self.plans, self.studies = title, plans, studies
+        self._said = {(plan.name, t.number) for plan, t in self._trials() if t.state.is_finished()}
 
-    def _trials(self) -> list[FrozenTrial]:
-        return study.counted(self.known)
+    def _trials(self) -> list[tuple[Plan, FrozenTrial]]:
+        pairs = zip(self.plans, self.studies, strict=True)
+        return [(plan, trial) for plan, known in pairs for trial in study.counted(known)[: plan.trials]]
+
+    def _named(self, plan: Plan) -> list[str]:
+        return [plan.name] if len(self.plans) > 1 else []
 
     def table(self) -> Table:
         """The newest trials."""
         trials = self._trials()
-        ended = sum(t.state.is_finished() for t in trials)
-        table = Table(title=f"{self.plan.name}   {ended} of {self.plan.trials} trials", title_justify="left")
-        for column in ("trial", *(axis.name for axis in self.plan.space.axes), "state", *self.plan.metrics):
-            table.add_column(column, justify="left" if column == "state" else "right", overflow="fold")
-        for trial in trials[-_SHOWN:]:
-            table.add_row(*cells(trial, self.plan))
+        ended = sum(t.state.is_finished() for _, t in trials)
+        count = sum(plan.trials for plan in self.plans)
+        table = Table(title=f"{self.title}   {ended} of {count} trials", title_justify="left")
+        first = self.plans[0]
+        names = ["study"] if self._named(first) else []
+        for column in (*names, "trial", *(axis.name for axis in first.space.axes), "state", *first.metrics):
+            table.add_column(column, justify="left" if column in ("study", "state") else "right", overflow="fold")
+        newest = sorted(trials, key=lambda pair: pair[1].datetime_start or datetime.datetime.max)
+        for plan, trial in newest[-_SHOWN:]:
+            table.add_row(*self._named(plan), *cells(trial, plan))
         return table
 
     def news(self) -> Iterator[str]:
         """A line for every trial that ended since this was last asked."""
-        for trial in self._trials():
-            if trial.state.is_finished() and trial.number not in self._said:
-                self._said.add(trial.number)
-                _, *params, state, _ = [*cells(trial, self.plan)[: len(self.plan.space.axes) + 2], ""]
-                values = " ".join(map(tables.score, trial.values or []))
-                yield f"trial {trial.number} ({' '.join(params)}): {state} {values}".rstrip()
+        for plan, trial in self._trials():
+            if trial.state.is_finished() and (plan.name, trial.number) not in self._said:
+                self._said.add((plan.name, trial.number))
+                _, *params, state = cells(trial, plan)[: len(plan.space.axes) + 2]
+                values = " ".join(map(figure, plan.metrics, trial.values or []))
+                who = " ".join([*self._named(plan), f"trial {trial.number}"])
+                yield f"{who} ({' '.join(params)}): {state} {values}".rstrip()
 
 
 def cells(trial: FrozenTrial, plan: Plan) -> list[str]:
@@ -57,7 +67,12 @@ def cells(trial: FrozenTrial, plan: Plan) -> list[str]:
     values = [*(trial.values or [])] if trial.state == TrialState.COMPLETE else []
     values += [float("nan")] * (len(plan.metrics) - len(values))
     params = [written(trial.params.get(axis.name)) for axis in plan.space.axes]
-    return [str(trial.number), *params, state(trial), *map(tables.score, values)]
+    return [str(trial.number), *params, state(trial), *map(figure, plan.metrics, values)]
+
+
+def figure(metric: str, value: float) -> str:
+    """A value of a metric as it is printed."""
+    return tables.number(value) if metric.startswith("cost/") else tables.score(value)
 
 
 def written(value: Any) -> str:

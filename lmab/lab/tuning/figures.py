@@ -15,6 +15,8 @@ from lmab.lab.plots import ARMS, INK, Figure, figure
 from lmab.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
@@ -42,6 +44,30 @@ def history(result: Found, place: int) -> Figure | None:
 
     caption = "A point is a trial that was trained to its end; the line is the best so far."
     return figure(f"{plan.metrics[place]} over trials", draw, _HEIGHT, caption)
+
+
+def best_so_far(results: Mapping[str, Found]) -> Figure | None:
+    """The best value over trials, a line for each of several searches by one metric. None: no trial has a value."""
+    if not any(result.complete for result in results.values()):
+        return None
+    plan = next(iter(results.values())).plan
+    best = np.minimum if plan.directions[0] == "minimize" else np.maximum
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for place, (name, result) in enumerate(results.items()):
+            numbers = [result.trials.index(trial) + 1 for trial in result.complete]
+            values = [trial.values[0] for trial in result.complete]
+            colour = ARMS[place % len(ARMS)]
+            axes.plot(numbers, values, "o", color=colour, markersize=3, alpha=0.4, markeredgewidth=0)
+            ends = [*numbers, len(result.trials)]
+            axes.step(ends, [*best.accumulate(values), best.reduce(values)], where="post", color=colour, label=name)
+        _named(axes, "trial", plan.metrics[0])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(fontsize=8)
+
+    caption = "A point is a trial; the line is the best so far."
+    return figure(f"Tuning: best {plan.metrics[0]} over trials", draw, _HEIGHT, caption)
 
 
 def slices(result: Found, name: str) -> Figure | None:

@@ -17,7 +17,7 @@ from lmab.lab import tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.tables import Table
 from lmab.lab.tuning import figures, sampler, study
-from lmab.lab.tuning.board import cells, state
+from lmab.lab.tuning.board import cells, figure, state
 from lmab.starting import composed
 from lmab.store import Store, write_whole
 
@@ -86,8 +86,9 @@ def _importance(plan: Plan, known: Study) -> dict[str, float]:
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     names = [axis.name for axis in plan.space.axes if len({t.params.get(axis.name) for t in done}) > 1]
     try:
+        sign = 1 if plan.directions[0] == "minimize" else -1  # it asks what makes a figure low
         shares = optuna.importance.get_param_importances(
-            known, evaluator=evaluator, params=names, target=None if plan.one else lambda t: t.values[0]
+            known, evaluator=evaluator, params=names, target=lambda trial: sign * trial.values[0]
         )
     except (ValueError, RuntimeError) as error:
         log.warning("No importances can be told of these trials: %s", error)
@@ -133,8 +134,8 @@ def said(result: Found) -> str:
     if not plan.one:
         return f"{len(result.best)} of {count} trials are surpassed by no other in all of {', '.join(plan.metrics)}."
     (best,) = result.best
-    lines = " ".join(plan.space.lines(best.params))
-    return f"The best of {count} trials is {best.number}, {plan.metrics[0]} {tables.score(best.values[0])}: {lines}."
+    value, lines = figure(plan.metrics[0], best.values[0]), " ".join(plan.space.lines(best.params))
+    return f"The best of {count} trials is {best.number}, {plan.metrics[0]} {value}: {lines}."
 
 
 def again(plan: Plan, trial: FrozenTrial) -> str:
@@ -191,9 +192,15 @@ def cost(result: Found) -> Table:
     for name in ("done", "pruned", "over a limit", "failed"):
         those = [t for t in result.trials if state(t) == name]
         if those:
-            seconds = [_seconds(store, t) for t in those]
-            rows.append([name, str(len(those)), tables.number(sum(seconds)), tables.number(statistics.fmean(seconds))])
+            spent = [_seconds(store, t) for t in those]
+            rows.append([name, str(len(those)), tables.number(sum(spent)), tables.number(statistics.fmean(spent))])
     return Table("Cost", ["trials", "count", "seconds of training", "a trial"], rows)
+
+
+def seconds(result: Found) -> float:
+    """Of training, in all its trials."""
+    store = Store(result.plan.store)
+    return sum(_seconds(store, trial) for trial in result.trials)
 
 
 def _seconds(store: Store, trial: FrozenTrial) -> float:

@@ -58,9 +58,10 @@ class Space:
         """The overrides of a trial. params: name -> value."""
         return [axis.line(params[axis.name]) for axis in self.axes]
 
-    def corner(self) -> list[str]:
-        """The overrides of one point of it: of each range the first value, of an interval the lower end."""
-        return [axis.line(_first(axis)) for axis in self.axes]
+    def corner(self, *, last: bool = False) -> list[str]:
+        """The overrides of one point of it: of each range the first value, of an interval the lower end; or the last
+        and the upper ones."""
+        return [axis.line(_end(axis, last=last)) for axis in self.axes]
 
     def grid(self) -> dict[str, list[Value]]:
         """Name -> all its values. BadInput: an interval has no end of them."""
@@ -77,8 +78,11 @@ class Space:
         return {axis.key: json.loads(distribution_to_json(axis.distribution)) for axis in self.axes}
 
 
-def _first(axis: Axis) -> Any:
-    return axis.values[0] if axis.values is not None else axis.distribution.low  # type: ignore[attr-defined]
+def _end(axis: Axis, *, last: bool) -> Any:
+    if axis.values is not None:
+        return axis.values[-1 if last else 0]
+    assert isinstance(axis.distribution, FloatDistribution | IntDistribution)
+    return axis.distribution.high if last else axis.distribution.low
 
 
 def read(parser: OverridesParser, params: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Space, list[str]]:
@@ -150,9 +154,3 @@ def _interval(key: str, value: IntervalSweep) -> BaseDistribution:
     if "int" in value.tags or (isinstance(low, int) and isinstance(high, int)):
         return IntDistribution(int(low), int(high), log=log)
     return FloatDistribution(float(low), float(high), log=log)
-
-
-def quoted(**values: str) -> str:
-    """A mapping of words as an override has it."""
-    inner = ",".join(f"{key}:'{value}'" for key, value in values.items())
-    return "{" + inner + "}"

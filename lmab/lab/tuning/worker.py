@@ -20,10 +20,10 @@ from hydra.utils import get_method
 from optuna.trial import TrialState
 
 from lmab.cost import sizes
+from lmab.lab.jobs import quoted
 from lmab.lab.tuning import plan as plans
 from lmab.lab.tuning import sampler, study
 from lmab.lab.tuning.score import before, over, score
-from lmab.lab.tuning.space import quoted
 from lmab.run import resolve, run
 from lmab.starting import composed
 from lmab.types import BadInput, Failed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
     from lmab.data.collate import Collate
     from lmab.data.rows import Rows
-    from lmab.transfer.teacher import Live
+    from lmab.train.learner import Learner
     from lmab.types import Ask, Batch
+
+    class Asked(Protocol):
+        """A teacher that answers in person."""
+
+        learner: Learner
+
+        def see(self, batch: Batch, ask: Ask) -> Seen: ...
+
 
 _COLUMNS = ("losses", "hits", "said", "scores")  # of an outcome
 
@@ -88,7 +96,7 @@ class Piece(NamedTuple):
 
 def answer(
     folder: Path,
-    live: Live,
+    live: Asked,
     rows: Rows,
     collate: Collate,
     ask: Ask,

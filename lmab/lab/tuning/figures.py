@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from lmab.lab.tuning.results import Found
+    from lmab.lab.tuning.found import Found
 
 _HEIGHT = 2.6  # inches
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import optuna
 from omegaconf import OmegaConf
-from optuna.trial import TrialState
 from rich.text import Text
 
 from lmab.lab import tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.tables import Table
-from lmab.lab.tuning import figures, sampler, study
+from lmab.lab.tuning import figures, study
 from lmab.lab.tuning.board import cells, figure, state
 from lmab.starting import composed
 from lmab.store import Store, write_whole
@@ -25,33 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from optuna.study import Study
     from optuna.trial import FrozenTrial
 
+    from lmab.lab.tuning.found import Found
     from lmab.lab.tuning.plan import Plan
-
-log = logging.getLogger(__name__)
 
 # What Hydra needs to know of a configuration that is whole: nothing of its own is written.
 _HYDRA = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}, "_self_"]
 _PLACE = {"output_subdir": None, "run": {"dir": "."}, "sweep": {"dir": ".", "subdir": "."}}
-
-
-@dataclass(frozen=True)
-class Found:
-    """trials: those that count, in their order. best: the best one, or where there are several metrics those that no
-    other surpasses in all; they keep to the limits. importance: parameter -> its share of what makes the first metric
-    vary (PED-ANOVA, Watanabe et al. 2023)."""
-
-    plan: Plan
-    trials: list[FrozenTrial]
-    best: list[FrozenTrial]
-    importance: dict[str, float]
-
-    @property
-    def complete(self) -> list[FrozenTrial]:
-        """Those that have a value."""
-        return [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
 
 
 class Paths(NamedTuple):
@@ -60,40 +37,6 @@ class Paths(NamedTuple):
     html: Path
     csv: Path
     best: list[Path]
-
-
-def found(plan: Plan, known: Study) -> Found:
-    """Read a study."""
-    trials = study.counted(known)[: plan.trials]
-    fit = [t for t in trials if t.state == TrialState.COMPLETE and not any(v > 0 for v in sampler.exceeded(t))]
-    signs = [1 if direction == "minimize" else -1 for direction in plan.directions]
-    scored = [(trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]) for trial in fit]
-    best = [trial for trial, values in scored if not any(_surpasses(other, values) for _, other in scored)]
-    best.sort(key=lambda trial: (signs[0] * trial.values[0], trial.number))
-    return Found(plan, trials, best[:1] if plan.one else best, _importance(plan, known))
-
-
-def _surpasses(one: list[float], other: list[float]) -> bool:
-    """Is one trial nowhere worse than another, and somewhere better?"""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
-
-
-def _importance(plan: Plan, known: Study) -> dict[str, float]:
-    """Nothing where the trials are too few, or all alike."""
-    done = [t for t in known.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
-    if len(done) < 4 or len({t.values[0] for t in done}) < 2 or len(plan.space.axes) < 2:
-        return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    names = [axis.name for axis in plan.space.axes if len({t.params.get(axis.name) for t in done}) > 1]
-    try:
-        sign = 1 if plan.directions[0] == "minimize" else -1  # it asks what makes a figure low
-        shares = optuna.importance.get_param_importances(
-            known, evaluator=evaluator, params=names, target=lambda trial: sign * trial.values[0]
-        )
-    except (ValueError, RuntimeError) as error:
-        log.warning("No importances can be told of these trials: %s", error)
-        return {}
-    return dict(shares)
 
 
 def write(root: Path, result: Found, line: list[str]) -> Paths:

@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 
 from lmab.lab.jobs import Hydra, compose
 from lmab.lab.tuning import space
-from lmab.lab.tuning.results import Found, found, say, write
+from lmab.lab.tuning.found import Found, found
+from lmab.lab.tuning.results import say, write
 from lmab.lab.tuning.search import search
 from lmab.lab.tuning.settings import planned, read
 from lmab.run import rehearse, resolve

@@ -17,6 +17,7 @@ from lmab.lab.page import Section
 from lmab.lab.tables import Table
 from lmab.lab.tuning import figures, results, space
 from lmab.lab.tuning.board import figure
+from lmab.lab.tuning.found import found as read
 from lmab.lab.tuning.search import search
 from lmab.lab.tuning.settings import Settings, planned
 from lmab.types import BadInput, Failed
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmab.lab.claim import Claim, Tune
-    from lmab.lab.tuning.results import Found
+    from lmab.lab.tuning.found import Found
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def tuned(hydra: Hydra, claim: Claim, shared: list[str]) -> dict[str, Tuned]:
         plans.append(planned(settings, where, base, [corner], title=f"{claim.name}/{arm}"))
     found = {}
     for arm, plan, known in zip(claim.arms, plans, search(hydra, f"{claim.name}, tuning", plans, 1), strict=True):
-        result = results.found(plan, known)
+        result = read(plan, known)
         if not result.best:
             raise Failed(f"No trial of the arm {arm} of {claim.name} has a value: see the study {plan.name}.")
         found[arm] = Tuned(where.lines(result.best[0].params), result)

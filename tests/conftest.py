@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,26 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run_line(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    return run_line
+
+
+@pytest.fixture
+def here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`python run.py <words>` in this process, which saves importing everything anew."""
+
+    def run_line(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", [*words])
+        capsys.readouterr()
+        status = 0
+        try:
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, status, said.out, said.err)
 
     return run_line
 

@@ -18,7 +18,6 @@ from lmab.run import run
 from lmab.wiring import bare_learner
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -248,12 +247,12 @@ def test_the_peak_is_that_since_the_reset() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_prints_it(command: Callable[..., subprocess.CompletedProcess[str]], paper: Table) -> None:
-    done = command("-m", "lmab", "cost", "experiment=albert", "size=large", "--budget", "paper")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_command_line_prints_it(lmab: Callable[..., tuple[int, str, str]], paper: Table) -> None:
+    status, said, error = lmab("cost", "experiment=albert", "size=large", "--budget", "paper")
+    assert (status, error) == (0, "")
     for line in paper.rows:
-        assert any(all(cell in printed for cell in line) for printed in done.stdout.splitlines())
-    assert paper.note in done.stdout
+        assert any(all(cell in printed for cell in line) for printed in said.splitlines())
+    assert paper.note in said
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,10 @@ def test_a_store_that_cannot_be(store: str, composed: Callable[..., DictConfig],
 
 
 @pytest.mark.slow
-def test_the_command_line_itself_answers_so(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_command_line_itself_answers_so(
+    command: Callable[..., subprocess.CompletedProcess[str]], here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    asked = command  # one in a process of its own, as a user does
     for words, expected in {
         ("run.py", "modle.dim=3"): "model.dim",
         ("run.py", "model.dim=33", "budget=smoke"): "dim=32 and dim=34",
@@ -179,8 +182,9 @@ def test_the_command_line_itself_answers_so(command: Callable[..., subprocess.Co
         ("run.py", "-m", "sweeps=roberta/masking", "plateau=3"): "+plateau=",
         ("run.py", "-m", "store=a,b", "budget=smoke"): "one store",
     }.items():
-        done = command(*words)
+        done = asked(*words)
         assert done.returncode == 2
         (sentence,) = done.stderr.strip().splitlines()
         assert expected in sentence
         assert not done.stdout
+        asked = here

@@ -236,7 +236,7 @@ def test_a_run_killed_in_its_second_stage_ends_as_if_it_had_not_been(composed: C
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    subprocess.run(line, cwd=ROOT, check=True, capture_output=True)
+    run(composed(*words[3:], f"store={tmp_path / 'killed'}"))
     whole = run(composed(*words[3:], f"store={tmp_path / 'whole'}"))
     resumed = Store(tmp_path / "killed").find(whole.signature)
     assert resumed is not None

@@ -126,10 +126,12 @@ def _shorter(name: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
-    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path,
+    command: Callable[..., subprocess.CompletedProcess[str]],
+    here: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    name = "roberta/masking"
-    first = command(*_line(name, tmp_path))
+    name, few = "roberta/masking", ("trainer.steps=2", "hydra/launcher=basic")
+    first = command(*_line(name, tmp_path, *few))
     assert first.returncode == 0, first.stderr
     claim = load(name, _given(name))
     written = _written(tmp_path)
@@ -143,15 +145,15 @@ def test_a_claim_reaches_a_verdict_and_asked_again_trains_nothing(
         "undecided",
         "not decidable",
     )
-    again = command(*_line(name, tmp_path))
+    again = here(*_line(name, tmp_path, *few))
     assert again.returncode == 0
     assert again.stdout == first.stdout
     assert _written(tmp_path) == written
     assert report.read_bytes() == text
     # A look at one seed finds it done; one more seed trains that seed alone.
-    assert command(*_line(name, tmp_path, "seeds=look")).returncode == 0
-    assert _written(tmp_path) == written
-    assert command(*_line(name, tmp_path, f"seeds={len(claim.seeds) + 1}")).returncode == 0
+    for more in ("seeds=look", f"seeds={len(claim.seeds) + 1}"):
+        assert _written(tmp_path) == written
+        assert here(*_line(name, tmp_path, *few, more)).returncode == 0
     more = _written(tmp_path)
     assert len(more) == len(written) + len(claim.arms)
     assert {k: v for k, v in more.items() if k in written} == written
@@ -179,9 +181,9 @@ def test_what_a_claim_cannot_be_asked_is_one_sentence(
 
 @pytest.mark.slow
 def test_a_sweep_killed_in_the_middle_goes_on(
-    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    line = _line("roberta/masking", tmp_path, "trainer.steps=60")
+    line = _line("roberta/masking", tmp_path, "trainer.steps=20")
     process = subprocess.Popen([sys.executable, *line], cwd=ROOT, start_new_session=True)
     while sum(r.state == "done" for r in Store(tmp_path)) < 3:
         assert process.poll() is None
@@ -191,7 +193,7 @@ def test_a_sweep_killed_in_the_middle_goes_on(
     done = {r.signature for r in Store(tmp_path) if r.state == "done"}
     before = {k: v for k, v in _written(tmp_path).items() if k in done}
     assert 3 <= len(done) < 21
-    assert command(*line).returncode == 0
+    assert here(*line, "hydra/launcher=basic").returncode == 0
     after = _written(tmp_path)
     assert len(after) == 21
     assert {k: v for k, v in after.items() if k in done} == before

@@ -17,7 +17,6 @@ from lmab.store import Store
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -111,15 +110,12 @@ def test_the_class_is_the_one_whose_heads_are_there(
 
 @pytest.mark.slow
 def test_a_run_is_exported_and_started_from(
-    command: Callable[..., subprocess.CompletedProcess[str]], composed: Callable[..., DictConfig], tmp_path: Path
+    lmab: Callable[..., tuple[int, str, str]], composed: Callable[..., DictConfig], tmp_path: Path
 ) -> None:
     store, model = Store(tmp_path / "runs"), tmp_path / "model"
     few = ("trainer.steps=2", f"store={store.root}")
-    done = command("run.py", "experiment=bert", "budget=smoke", "tracker=none", "display=false", *few)
-    assert done.returncode == 0, done.stderr
-    (record,) = store
-    done = command("-m", "lmab", "--store", str(store.root), "export", record.signature[:6], str(model))
-    assert (done.returncode, done.stdout) == (0, f"{model}\n"), done.stderr
+    record = run(composed("experiment=bert", *few))
+    assert lmab("--store", str(store.root), "export", record.signature[:6], str(model))[:2] == (0, f"{model}\n")
     (last, *_) = (store.folder(record.signature) / "checkpoints").glob("step-*2.ckpt")
     weights = torch.load(last, weights_only=True)["state_dict"]
     there = transformers.AutoModelForPreTraining.from_pretrained(model)

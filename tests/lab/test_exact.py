@@ -200,7 +200,10 @@ def toy(folder: Path, **given: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_line_computes_and_trains_nothing(
-    tmp_path: Path, command: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path,
+    command: Callable[..., subprocess.CompletedProcess[str]],
+    here: Callable[..., subprocess.CompletedProcess[str]],
+    lmab: Callable[..., tuple[int, str, str]],
 ) -> None:
     line = toy(tmp_path)
     done = command(*line)
@@ -215,11 +218,11 @@ def test_the_command_line_computes_and_trains_nothing(
     )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["reports"]
     text = (tmp_path / page).read_bytes()
-    assert command(*line).stdout == done.stdout
+    assert here(*line).stdout == done.stdout
     assert (tmp_path / page).read_bytes() == text
-    other = command(*line, "model.dim=64").stdout.splitlines()[-2]
+    other = here(*line, "model.dim=64").stdout.splitlines()[-2]
     assert other.startswith("Reproduced at budget smoke with model.dim=64: ")
-    listed = command("-m", "lmab", "--store", str(tmp_path / "runs"), "report", "toy/sizes").stdout.splitlines()
+    listed = lmab("--store", str(tmp_path / "runs"), "report", "toy/sizes")[1].splitlines()
     assert f"toy/sizes: {sentence}" in listed
     assert f"toy/sizes: {other}" in listed
 
@@ -238,9 +241,9 @@ def test_the_command_line_refuses_in_one_sentence(
     more: list[str],
     words: str,
     tmp_path: Path,
-    command: Callable[..., subprocess.CompletedProcess[str]],
+    here: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    done = command(*toy(tmp_path, **given), *more)
+    done = here(*toy(tmp_path, **given), *more)
     assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert words in said

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from wandb.proto import wandb_internal_pb2
 
+from lmab.run import run
 from lmab.store import Record, Store
 from lmab.train.wandb_tracker import WandbTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from omegaconf import DictConfig
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 32768
@@ -74,7 +77,7 @@ def _curve(record: Record) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_is_one_complete_run(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
     words = [sys.executable, "run.py", "budget=smoke", "display=false", "trainer.steps=400", f"store={tmp_path}"]
     words += ["tracker=wandb", "sweep={name:'roberta/masking',arm:dynamic}"]
     process = subprocess.Popen(words, cwd=ROOT)
@@ -83,7 +86,7 @@ def test_a_killed_and_resumed_run_is_one_complete_run(tmp_path: Path) -> None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    run(composed(*words[2:]))
     (record,) = list(Store(tmp_path))
     assert "goes on from" in (tmp_path / record.signature / "run.log").read_text()
     found = _read(tmp_path / record.signature)

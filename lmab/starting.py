@@ -6,6 +6,7 @@ named by the overrides that make it; it is found in the store or done first.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lmab.interop import checkpoint
@@ -36,6 +38,7 @@ _MACHINE = ("accelerator", "threads", "workers")
 _OWN = ("dropout", "attention_dropout", "inner_dropout", "input_dropout")
 _STUDENT = "student."
 _HEADS = ("network.head.", "network.pooler.", "objectives.")
+_CLASSIFIER = "objectives.classify."
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 def overrides(config: Mapping[str, Any], key: str) -> list[str] | None:
     """Those of the run that is to be done for `key`, None where that is no run to be done."""
     given = config[key]
-    if key == "teacher" and ready(given) and config["task"] is not None:
-        # What somebody published knows no task of ours: it is fine-tuned first.
+    if key == "teacher" and ready(given) and config["task"] is not None and published(given).labels is None:
+        # An encoder that somebody published knows no task of ours: it is fine-tuned first.
         return ["experiment=finetune_ready", f"start='{given}'"]
     return given if isinstance(given, list) else None
 
@@ -121,7 +124,10 @@ def of_checkpoint(given: str) -> Start:
         "vocab": found.model["vocab"],
         "fingerprint": found.fingerprint,
     }
-    return Start(dict(found.model), tokenizer, {"checkpoint": given, "fingerprint": found.fingerprint})
+    says = {"checkpoint": given, "fingerprint": found.fingerprint}
+    if found.labels is not None:
+        says |= {"labels": [*found.labels], "head": found.head}
+    return Start(dict(found.model), tokenizer, says)
 
 
 @cache
@@ -156,12 +162,49 @@ def weights(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
     if "run" in start:
         found = full_precision(last_weights(Store(config["store"]), start["run"], start["config"]))
         if config["task"] != start["config"]["task"]:  # its classes are others
-            found = {name: tensor for name, tensor in found.items() if not name.startswith("objectives.classify.")}
+            found = {name: tensor for name, tensor in found.items() if not name.startswith(_CLASSIFIER)}
     else:
-        found = published(start["checkpoint"]).weights
+        found = _classified(published(start["checkpoint"]), config)
     if config["frozen"]:
         return {name: tensor for name, tensor in found.items() if not name.startswith(_HEADS)}
     return found
+
+
+def _classified(found: checkpoint.Found, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights of a checkpoint, with its classifier where it tells the classes of this task apart and is built like
+    the one here, whichever numbers it has for them; else without."""
+    node = config["objective"].get("classify")
+    classes = [] if node is None else class_names(config["task"], node["classes"])
+    order = same(found.labels, classes) if found.labels is not None else None
+    if order is None or node is None or any(node[key] != value for key, value in found.head.items()):
+        return {name: tensor for name, tensor in found.weights.items() if not name.startswith(_CLASSIFIER)}
+    return {
+        name: tensor[order] if name.startswith(f"{_CLASSIFIER}out.") else tensor
+        for name, tensor in found.weights.items()
+    }
+
+
+def class_names(task: Mapping[str, Any] | None, count: int) -> list[str]:
+    """What a task's classes are called; a score has one name, whatever it is of."""
+    if task is None or count == 1:
+        return []
+    node = {key: value for key, value in task.items() if key != "fingerprint"}
+    return [*instantiate(node, _convert_="all").names]
+
+
+def same(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+    """For each class of ours the number of the label that is it, None where they are others. Names that say nothing,
+    as transformers gives them, and a single score are taken in their order."""
+    if len(labels) == 1 and not classes:
+        return [0]
+    if len(labels) != len(classes):
+        return None
+    if all(re.fullmatch(r"(?i)label_\d+", label) for label in labels):
+        return [*range(len(labels))]
+    known = [label.lower() for label in labels]
+    if sorted(known) != sorted(name.lower() for name in classes):
+        return None
+    return [known.index(name.lower()) for name in classes]
 
 
 def last_weights(store: Store, name: str, config: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -69,7 +69,11 @@ def applied(config: dict[str, Any], teacher: Start) -> dict[str, Any]:
 
 def _same_classes(config: Mapping[str, Any], teacher: Start) -> None:
     theirs = teacher.says.get("config", {}).get("task")
-    if config["task"] is None or theirs is None:
+    if config["task"] is None:
+        return
+    if (labels := teacher.says.get("labels")) is not None:
+        _same_labels(config, labels)
+    if theirs is None:
         return
     mine, known = ([*named(task).names] for task in (config["task"], theirs))
     if mine != known:
@@ -77,6 +81,19 @@ def _same_classes(config: Mapping[str, Any], teacher: Start) -> None:
         raise BadInput(
             f"The teacher tells the classes {', '.join(known)} apart and the student {', '.join(mine)}: labels "
             f"{again}, so their scores are not compared; give both one task."
+        )
+
+
+def _same_labels(config: Mapping[str, Any], labels: list[str]) -> None:
+    """The classes of a checkpoint are those of the task, number by number."""
+    count = config["objective"].get("classify", {}).get("classes", 0)
+    mine = starting.class_names(config["task"], count)
+    order = starting.same(labels, mine)
+    if order is None or order != [*range(len(order))]:
+        again = "of another task" if order is None else "in another order"
+        raise BadInput(
+            f"The teacher tells the classes {', '.join(labels)} apart and the student {', '.join(mine) or 'a score'}: "
+            f"labels {again}, so their scores are not compared; give both one task."
         )
 
 
@@ -123,9 +140,13 @@ def _teacher(config: Mapping[str, Any], data: Data, seed: int | None) -> Learner
         return found
     published = starting.published(said["checkpoint"])
     # Without a head it has no scores that could be compared, and may still be followed layer by layer.
-    scores = any(name.startswith("network.head.") for name in published.weights)
-    own = {**config, "model": published.model}
-    return build_learner(own, made(config["objective"]) if scores else {}, data, seed, published.weights)
+    objective = {}
+    if published.labels is not None and "classify" in config["objective"]:
+        objective = {"classify": config["objective"]["classify"] | published.head}
+    elif any(name.startswith("network.head.") for name in published.weights):
+        objective = config["objective"]
+    own = {**config, "model": published.model, "quantize": None}
+    return build_learner(own, made(objective), data, seed, published.weights)
 
 
 def at_hand(both: Distiller, config: Mapping[str, Any], data: Data) -> None:

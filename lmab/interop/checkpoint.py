@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from lmab.data.readers import existing, phrase
 from lmab.interop import config, words
-from lmab.interop.names import FAMILIES, Family, Link, links
+from lmab.interop.names import FAMILIES, Family, Link, classifier, links
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -36,12 +36,15 @@ _LONGEST = 100_000  # a tokenizer that knows no bound says a number far beyond t
 @dataclass(frozen=True)
 class Found:
     """A checkpoint as ours. model: the node of its model, as conf/model has it. weights: by our names, those that the
-    file has. tokenizer: a tokenizer.json. fingerprint: 16 hexadecimal digits of all three, wherever they lie."""
+    file has. tokenizer: a tokenizer.json. fingerprint: 16 hexadecimal digits of all three, wherever they lie. labels:
+    the classes of whole rows that it tells apart, by their numbers. head: the knobs of the objective that does so."""
 
     model: dict[str, Any]
     weights: dict[str, Tensor] = field(repr=False)
     tokenizer: Path
     fingerprint: str
+    labels: tuple[str, ...] | None = None
+    head: dict[str, Any] = field(default_factory=dict)
 
 
 def find(name: str) -> Path:
@@ -93,16 +96,31 @@ def read(folder: Path) -> Found:
     model = config.node(said, kind, file, longest)
     family = FAMILIES[kind]
     tensors = _base_names(_tensors(folder), family, folder)
-    weights = _taken(tensors, links(kind, model, config.padding(said, kind)), family, folder)
+    wanted = links(kind, model, config.padding(said, kind))
+    labels = config.labels(said, kind, file)
+    if labels is not None:
+        wanted += classifier(kind, family.head)
+    weights = _taken(tensors, wanted, family, folder)
+    if labels is not None and len(found := weights.get("objectives.classify.out.bias", ())) != len(labels):
+        raise BadInput(f"{file} names {len(labels)} labels, and its classifier tells {len(found)} apart.")
     tokenizer = words.read(folder)
-    return Found(model, weights, tokenizer, _fingerprint(model, weights, tokenizer))
+    head = {} if labels is None else {"pool": family.pool, "head": family.head, "layers": [-1], "causal": False}
+    return Found(model, weights, tokenizer, _fingerprint(model, weights, tokenizer), labels, head)
 
 
-def write(folder: Path, model: Mapping[str, Any], weights: Mapping[str, Tensor], tokenizer: Path) -> list[str]:
+def write(
+    folder: Path,
+    model: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    tokenizer: Path,
+    classes: Sequence[str] | None = None,
+    head: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Write a model as transformers reads it; the folder is whole or not there.
 
-    model: its node. weights: by our names. tokenizer: a tokenizer.json. Returns the weights that have no place in the
-    class there, such as the classifier of a task. BadInput: a model that theirs cannot be, a folder that is not empty.
+    model: its node. weights: by our names. tokenizer: a tokenizer.json. classes, head: of its classifier of whole rows,
+    their names and the knobs of its objective. Returns the weights that have no place in the class there. BadInput: a
+    model that theirs cannot be, a folder that is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is there and not empty: name a new folder to write to.")
@@ -114,12 +132,20 @@ def write(folder: Path, model: Mapping[str, Any], weights: Mapping[str, Tensor],
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     draft.mkdir()
     try:
-        left = _written(draft, kind, model, weights, tokenizer)
+        fits = classes is not None and head is not None and _fits(FAMILIES[kind], head)
+        left = _written(draft, kind, model, weights, tokenizer, (classes, str((head or {})["head"])) if fits else None)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return left
+
+
+def _fits(family: Family, head: Mapping[str, Any]) -> bool:
+    """Is a classifier here what theirs is? One that reads a dense layer has a pooler's place for it, and the other way
+    round only where they have no pooler."""
+    heads = ("pooler",) if family.head == "pooler" else ("pooler", "dense")
+    return head["pool"] == family.pool and head["layers"] == [-1] and head["head"] in heads and not head["causal"]
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -188,11 +214,21 @@ def _fingerprint(model: Mapping[str, Any], weights: Mapping[str, Tensor], tokeni
 
 
 def _written(
-    folder: Path, kind: str, model: Mapping[str, Any], weights: Mapping[str, Tensor], tokenizer: Path
+    folder: Path,
+    kind: str,
+    model: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    tokenizer: Path,
+    labelled: tuple[Sequence[str] | None, str] | None,
 ) -> list[str]:
     family = FAMILIES[kind]
     known = words.write(folder, tokenizer, kind, model)
     wanted = links(kind, model, known.pad)
+    classes = None
+    if labelled is not None:
+        classes, head = labelled
+        own = ("base", "pooler") if family.head == "pooler" else ("base",)
+        wanted = [link for link in wanted if link.part in own] + classifier(kind, head)
     there = {link.part for link in wanted if link.ours in weights} | {"base"}
     if "tokens" not in there or "pooler" not in there:
         there.discard("pairs")  # no class has it alone
@@ -204,10 +240,12 @@ def _written(
         architecture, prefix = family.tokens, family.prefix
     if "pairs" in there and family.pairs is not None:
         architecture = family.pairs
+    if "labels" in there:
+        architecture, prefix = family.labels, family.prefix
     tensors: dict[str, Tensor] = {}
     for link in wanted:
         for name, tensor in zip(link.theirs, link.give(weights[link.ours].detach().cpu().float()), strict=True):
             tensors[(prefix if link.part in ("base", "pooler") else "") + name] = tensor.contiguous()
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / _WEIGHTS, {"format": "pt"})
-    words.dump(folder / "config.json", config.described(kind, model, known, architecture))
+    words.dump(folder / "config.json", config.described(kind, model, known, architecture, classes))
     return sorted(weights.keys() - {link.ours for link in wanted})

@@ -8,7 +8,7 @@ from lmab.interop.names import FAMILIES, groups
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lmab.types import Vocabulary
@@ -136,9 +136,33 @@ def _grouped(model: Mapping[str, Any], complaint: str) -> None:
         )
 
 
-def described(kind: str, model: Mapping[str, Any], words: Vocabulary, architecture: str) -> dict[str, Any]:
-    """The config.json of a model. architecture: the class that the tensors are for. BadInput: a model that theirs
-    cannot be.
+# What is summarised in a row of an XLNet, where its classifier is one that ours can be.
+_SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+
+
+def labels(config: Mapping[str, Any], kind: str, file: Path) -> tuple[str, ...] | None:
+    """The names of the classes that a checkpoint tells apart, by their numbers; None where it is no classifier of whole
+    rows. BadInput: one that ours cannot be, or whose numbers are not 0, 1, 2 and on."""
+    if FAMILIES[kind].labels not in (config.get("architectures") or []):
+        return None
+    for key, value in _SUMMARY.items() if kind == "xlnet" else ():
+        if config.get(key, value) != value:
+            raise BadInput(f"{file} has {key}={config[key]!r}, and a classifier here has {key}={value!r} alone.")
+    named = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # what theirs are without a word
+    if sorted(named) != sorted(map(str, range(len(named)))):
+        raise BadInput(f"{file} numbers its labels {', '.join(sorted(named))}, which are not 0 to {len(named) - 1}.")
+    return tuple(str(named[str(number)]) for number in range(len(named)))
+
+
+def described(
+    kind: str,
+    model: Mapping[str, Any],
+    words: Vocabulary,
+    architecture: str,
+    classes: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The config.json of a model. architecture: the class that the tensors are for. classes: that it tells apart, one
+    for a score. BadInput: a model that theirs cannot be.
 
     Theirs have one dropout where XLNet has three: that of the sublayers is written.
     """
@@ -150,6 +174,13 @@ def described(kind: str, model: Mapping[str, Any], words: Vocabulary, architectu
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
+    if classes is not None:
+        found |= {
+            "id2label": {str(number): name for number, name in enumerate(classes)},
+            "label2id": {name: number for number, name in enumerate(classes)},
+            "problem_type": "regression" if len(classes) == 1 else "single_label_classification",
+            **(_SUMMARY if kind == "xlnet" else {}),
+        }
     if kind != "bert":
         found |= {"bos_token_id": words.first, "eos_token_id": words.last}
     if kind == "xlnet":

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # What of a checkpoint can be there or not, each whole: embedding and encoder, the pooler, the scores over the
-# vocabulary, the classifier of two segments.
-Part = Literal["base", "pooler", "tokens", "pairs"]
+# vocabulary, the classifier of two segments, and that of whole rows.
+Part = Literal["base", "pooler", "tokens", "pairs", "labels"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class Link:
 class Family:
     """What a kind of model is called there.
 
-    target: the class here. prefix: of embedding, encoder and pooler in a model that has heads. base, tokens, pairs:
-    classes without heads, with scores over the vocabulary, and with the classifier of two segments beside them (None:
-    there is none). copies: tensors that some files hold twice, and of what. heads: prefixes of heads that are not
-    ours.
+    target: the class here. prefix: of embedding, encoder and pooler in a model that has heads. base, tokens, pairs,
+    labels: classes without heads, with scores over the vocabulary, with the classifier of two segments beside them
+    (None: there is none), and with one of whole rows. pool: which place that one reads. head: what it is here, a linear
+    map of the pooler, or a dense layer of its own below. copies: tensors that some files hold twice, and of what.
+    heads: prefixes of heads that are not ours.
     """
 
     target: str
@@ -48,6 +49,9 @@ class Family:
     base: str
     tokens: str
     pairs: str | None
+    labels: str
+    pool: Literal["first", "last"]
+    head: Literal["pooler", "dense"]
     copies: Mapping[str, str]
     heads: tuple[str, ...]
 
@@ -59,6 +63,9 @@ FAMILIES = {
         base="BertModel",
         tokens="BertForMaskedLM",
         pairs="BertForPreTraining",
+        labels="BertForSequenceClassification",
+        pool="first",
+        head="pooler",
         copies={
             "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -71,6 +78,9 @@ FAMILIES = {
         base="RobertaModel",
         tokens="RobertaForMaskedLM",
         pairs=None,
+        labels="RobertaForSequenceClassification",
+        pool="first",
+        head="dense",
         copies={
             "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
             "lm_head.decoder.bias": "lm_head.bias",
@@ -83,6 +93,9 @@ FAMILIES = {
         base="AlbertModel",
         tokens="AlbertForMaskedLM",
         pairs="AlbertForPreTraining",
+        labels="AlbertForSequenceClassification",
+        pool="first",
+        head="pooler",
         copies={
             "predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias",
@@ -95,6 +108,9 @@ FAMILIES = {
         base="XLNetModel",
         tokens="XLNetLMHeadModel",
         pairs=None,
+        labels="XLNetForSequenceClassification",
+        pool="last",
+        head="dense",
         copies={"lm_loss.weight": "word_embedding.weight"},
         heads=("sequence_summary.", "logits_proj.", "classifier.", "qa_outputs.", "start_", "end_", "answer_class."),
     ),
@@ -142,6 +158,20 @@ def links(kind: str, model: Mapping[str, Any], pad: int) -> list[Link]:
             return [*_albert(model)]
         case _:
             return [*_xlnet(model)]
+
+
+def classifier(kind: str, head: str) -> list[Link]:
+    """The links of a classifier of whole rows. head: what it is here; a pooler of ours is a dense layer in those of
+    theirs that have none."""
+    dense = "network.pooler.dense" if head == "pooler" else "objectives.classify.dense"
+    match kind:
+        case "roberta":
+            pairs = {dense: "classifier.dense", "objectives.classify.out": "classifier.out_proj"}
+        case "xlnet":
+            pairs = {dense: "sequence_summary.summary", "objectives.classify.out": "logits_proj"}
+        case _:
+            pairs = {"objectives.classify.out": "classifier"}
+    return [link for ours, theirs in pairs.items() for link in _dense("labels", ours, theirs)]
 
 
 def _bert(model: Mapping[str, Any], offset: int) -> Iterator[Link]:

@@ -96,6 +96,12 @@ def composed() -> Callable[..., DictConfig]:
 
 
 @pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of many tests: texts are prepared once, and teachers trained once."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`python <line>` in the repository's root, as a user gives it."""
 

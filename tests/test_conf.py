@@ -110,10 +110,9 @@ def test_a_choice_shows_every_knob_of_its_class(
 
 @pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith(UNRUN)])
 def test_a_choice_takes_two_steps_and_is_scored(
-    choice: str, composed: Callable[..., DictConfig], texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    choice: str, composed: Callable[..., DictConfig], texts: dict[str, str], runs: Path
 ) -> None:
-    store = tmp_path_factory.getbasetemp() / "conf-store"  # shared: the corpus is prepared once
-    cfg = composed(*_chosen(choice, texts), "trainer.steps=2", f"store={store}")
+    cfg = composed(*_chosen(choice, texts), "trainer.steps=2", f"store={runs}")
     record = run(cfg)
     assert record.state == "done"
     assert record.step == 2

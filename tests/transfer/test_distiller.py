@@ -2,60 +2,81 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from lmab import teaching
+from lmab import starting, teaching
 from lmab.run import resolve, run
-from lmab.store import Store
+from lmab.train.stepping import Stepping
 from lmab.transfer.distiller import Distiller
-from lmab.types import BadInput
+from lmab.types import Ask, BadInput
 from lmab.wiring import build_data, build_learner, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from omegaconf import DictConfig
     from torch import Tensor
 
     from lmab.data.module import Data
+    from lmab.data.prepare import Prepared
     from lmab.types import Batch
 
     Composed = Callable[..., DictConfig]
     Grads = dict[str, Tensor | None]
 
 DIGITS = ["experiment=digits", "teacher=['experiment=digits_teacher']", "transfer=[labels,soft_targets]"]
+TERMS = ["labels", "embedding", "attention", "hidden", "hint", "soft_targets"]
+TEXT = ["experiment=hinton", "plain=false", f"transfer=[{','.join(TERMS)}]", "transfer.soft_targets.temperature=2"]
 
 
 class Made:
-    """A distiller of a configuration whose teacher was trained, with its data."""
+    """A distiller of a resolved configuration whose teacher was trained, with its data."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        _, self.data = build_data(config, made(config["objective"]))
+    def __init__(self, config: dict[str, Any], prepared: Prepared, data: Data) -> None:
+        self.config, self.prepared, self.data = config, prepared, data
         self.both = self.distiller()
 
     def distiller(self) -> Distiller:
         return teaching.distiller(self.config, self.student(), self.data, self.config["seed"]).train()
 
     def student(self) -> Any:
-        return build_learner(self.config, made(self.config["objective"]), self.data, self.config["seed"])
+        return build_learner(self.config, made(self.config["objective"]), self.data, self.config["seed"]).train()
+
+    def exact(self) -> Distiller:
+        """In float64, so that what is told apart is no rounding."""
+        self.both.teacher.learner.double()
+        return self.both.double()
 
 
 @pytest.fixture(scope="module")
-def distiller(composed: Composed, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
-    store = tmp_path_factory.mktemp("distiller")
-
-    def build(*lines: str) -> Made:
-        cfg = composed(f"store={store}", *lines)
+def distiller(composed: Composed, runs: Path) -> Callable[..., Made]:
+    @cache
+    def resolved(*lines: str) -> tuple[dict[str, Any], Prepared, Data]:
+        cfg = composed(f"store={runs}", *lines)
         config, _ = resolve(cfg)
-        said = config["teacher"]
-        if Store(store).find(said["run"]) is None and not teaching.joint(config):
-            run(composed(f"store={store}", *lines, "trainer.steps=1", "plain=false"))  # which trains the teacher first
-        return Made(config)
+        if not teaching.joint(config):
+            teacher = starting.runs_first(OmegaConf.to_container(cfg, resolve=True), "teacher")  # type: ignore[arg-type]
+            assert teacher is not None
+            assert run(teacher).state == "done"
+        return config, *build_data(config, made(config["objective"]))
+
+    def build(*lines: str, **weights: float) -> Made:
+        """weights: of terms, others than these lines have."""
+        config, prepared, data = resolved(*lines)
+        config = copy.deepcopy(config)
+        for name, weight in weights.items():
+            config["transfer"][name]["weight"] = weight
+        return Made(config, prepared, data)
 
     return build
 
@@ -64,20 +85,22 @@ def batch(data: Data, numbers: list[int]) -> Batch:
     return data.train.collate(data.train.rows.take(np.array(numbers), np.zeros(len(numbers), dtype=np.int64)))
 
 
-def gradients(both: Any, *micro: Batch) -> Grads:
-    """Of one optimiser step over these micro-batches, as `Stepping` takes it."""
-    counts = [both.units(one) for one in micro]
-    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+def step(both: Any, *micro: Batch) -> tuple[dict[str, Tensor], Grads]:
+    """One optimiser step over these micro-batches, short of the update: the sum of each loss, and the gradients."""
     both.zero_grad(set_to_none=True)
-    for number, one in enumerate(micro):
-        loss = sum(weight * total / max(1, totals[name]) for name, weight, total in both.losses(one, number))
-        assert isinstance(loss, torch.Tensor)
-        loss.backward()
-    return {name: None if p.grad is None else p.grad.clone() for name, p in both.named_parameters()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepping, "_update", lambda _: None)
+        patch.setattr(Stepping, "manual_backward", lambda _, loss: loss.backward())
+        sums = both.training_step(micro, 0)["sums"]
+    return sums, {name: None if p.grad is None else p.grad.clone() for name, p in both.named_parameters()}
 
 
-def students(grads: Grads) -> Grads:
-    return {name.removeprefix("student."): g for name, g in grads.items() if name.startswith("student.")}
+def gradients(both: Any, *micro: Batch) -> Grads:
+    return step(both, *micro)[1]
+
+
+def of(part: str, grads: Grads) -> Grads:
+    return {name.removeprefix(part): g for name, g in grads.items() if name.startswith(part)}
 
 
 def equal(one: Grads, other: Grads) -> bool:
@@ -88,35 +111,54 @@ def equal(one: Grads, other: Grads) -> bool:
 
 
 def test_with_labels_alone_it_learns_as_without_a_teacher(distiller: Callable[..., Made]) -> None:
-    it = distiller(*DIGITS, "transfer.labels.weight=1", "transfer.soft_targets.weight=0")
+    it = distiller(*DIGITS, labels=1, soft_targets=0)
     some = batch(it.data, [*range(16)])
-    assert equal(students(gradients(it.both, some)), gradients(it.student().train(), some))
+    (losses, grads), (plain, wanted) = step(it.both, some), step(it.student(), some)
+    assert losses == plain
+    assert equal(of("student.", grads), wanted)
 
 
 def test_without_labels_it_learns_from_soft_targets_alone(distiller: Callable[..., Made]) -> None:
-    it = distiller(*DIGITS, "transfer.labels.weight=0", "transfer.soft_targets.weight=1")
-    alone = distiller("experiment=digits", *DIGITS[1:2], "transfer=[soft_targets]", "transfer.soft_targets.weight=1")
+    it = distiller(*DIGITS, labels=0, soft_targets=1)
+    alone = distiller(*DIGITS[:2], "transfer=[soft_targets]", "transfer.soft_targets.weight=1")
     some = batch(it.data, [*range(16)])
-    assert equal(gradients(it.both, some), gradients(alone.both, some))
-    other = distiller(*DIGITS, "transfer.labels.weight=1", "transfer.soft_targets.weight=1")
-    assert not equal(gradients(it.both, some), gradients(other.both, some))
+    (losses, grads), (lost, wanted) = step(it.both, some), step(alone.both, some)
+    assert losses == lost
+    assert losses.keys() == {"soft_targets"}
+    assert equal(grads, wanted)
+    assert not equal(grads, gradients(distiller(*DIGITS).both, some))
 
 
-def test_a_term_gives_its_weight_times_its_gradient(distiller: Callable[..., Made]) -> None:
-    def of(labels: float, soft: float) -> Grads:
-        it = distiller(*DIGITS, f"transfer.labels.weight={labels}", f"transfer.soft_targets.weight={soft}")
-        return students(gradients(it.both, batch(it.data, [*range(12)])))
+def test_a_term_gives_its_weight_times_its_gradient_and_together_they_give_the_sum(
+    distiller: Callable[..., Made],
+) -> None:
+    """Halves are exact in floating point, and sums are to its rounding."""
+    weights = dict(zip(TERMS, (0.1, 0.7, 3.0, 0.0, 0.25, 0.9), strict=True))
+    nothing = dict.fromkeys(TERMS, 0.0)
 
-    hard, soft, both = of(1, 0), of(0, 1), of(0.25, 4)
-    halved = of(0.5, 0)
-    for name, gradient in hard.items():
-        assert gradient is not None
-        torch.testing.assert_close(halved[name], gradient / 2, rtol=0, atol=0)
-        torch.testing.assert_close(both[name], gradient / 4 + 4 * soft[name], rtol=1e-4, atol=1e-6)  # type: ignore[operator]
+    def given(**chosen: float) -> Grads:
+        it = distiller(*TEXT, **nothing | chosen)
+        return gradients(it.exact(), batch(it.data, [*range(6)]))
+
+    whole, total = given(**weights), {}
+    for name, weight in weights.items():
+        one, half = given(**{name: 1.0}), given(**{name: 0.5})
+        taught = {key for key, g in one.items() if g is not None and g.any()}
+        assert taught
+        assert not any(key.startswith("terms.") and not key.startswith(f"terms.{name}.") for key in taught)
+        for key, g in one.items():
+            assert (g is None) == (half[key] is None)
+            if g is not None:
+                assert torch.equal(half[key], g / 2)  # type: ignore[arg-type]
+                if weight:
+                    total[key] = total.get(key, 0) + weight * g
+    assert total.keys() == {key for key, g in whole.items() if g is not None}
+    for key, g in total.items():
+        torch.testing.assert_close(whole[key], g, rtol=1e-9, atol=1e-12)
 
 
 def test_a_term_without_weight_is_not_computed(distiller: Callable[..., Made], monkeypatch: pytest.MonkeyPatch) -> None:
-    it = distiller(*DIGITS, "transfer.soft_targets.weight=0.0")
+    it = distiller(*DIGITS, soft_targets=0.0)
     monkeypatch.setattr(it.both.teacher, "see", lambda *_: pytest.fail("nothing is asked of the teacher"))
     some = batch(it.data, [0, 1])
     assert [name for name, _, _ in it.both.losses(some, 0)] == ["classify"]
@@ -126,70 +168,77 @@ def test_a_term_without_weight_is_not_computed(distiller: Callable[..., Made], m
 def test_a_weight_that_changes_is_that_of_the_step(
     distiller: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = [
-        "transfer.soft_targets.weight=1.0",
-        "transfer.soft_targets.until=0.0",
-        "transfer.soft_targets.course=linear",
-    ]
-    it = distiller(*DIGITS, *more, "trainer.steps=5")
+    more = ["transfer.soft_targets.until=0.0", "transfer.soft_targets.course=linear", "trainer.steps=5"]
+    it = distiller(*DIGITS, *more)
     some, found = batch(it.data, [0, 1]), []
-    for step in range(5):
-        monkeypatch.setattr(Distiller, "global_step", step)
+    for at in range(5):
+        monkeypatch.setattr(Distiller, "global_step", at)
         found.append({name: weight for name, weight, _ in it.both.losses(some, 0)}.get("soft_targets"))
     assert found == [1.0, 0.75, 0.5, 0.25, None]
 
 
-def test_the_teacher_is_no_part_of_it(distiller: Callable[..., Made]) -> None:
+def trained(both: Distiller) -> tuple[torch.optim.Optimizer, set[int]]:
+    """The optimiser and the parameters that it changes."""
+    (optimizer,), _ = both.configure_optimizers()
+    return optimizer, {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def test_the_teacher_is_no_part_of_it_and_no_step_changes_it(distiller: Callable[..., Made]) -> None:
     it = distiller(*DIGITS)
     both, teacher = it.both, it.both.teacher.learner
-    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    before, began = copy.deepcopy(teacher.state_dict()), copy.deepcopy(both.state_dict())
     both.train()
     assert both.student.training
     assert not any(module.training for module in teacher.modules())
-    assert all(name.startswith(("student.", "terms.")) for name in both.state_dict())
+    assert all(name.startswith(("student.", "terms.")) for name in began)
     owned = {id(p) for p in teacher.parameters()}
     assert not owned & {id(p) for p in both.parameters()}
-    (optimizer,), _ = both.configure_optimizers()
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert trained == {id(p) for p in both.parameters() if p.requires_grad}
-    assert not owned & trained
+    optimizer, changed = trained(both)
+    assert changed == {id(p) for p in both.parameters() if p.requires_grad}
     gradients(both, batch(it.data, [*range(8)]))
+    optimizer.step()
     assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in teacher.state_dict().items())
+    assert not any(torch.equal(began[name], tensor) for name, tensor in both.state_dict().items())
 
 
 def test_a_teacher_that_learns_too_is_trained_by_its_labels_alone(distiller: Callable[..., Made]) -> None:
     bare = "teacher=['experiment=digits_teacher','model.dropout=0.0','model.input_dropout=0.0']"
     joint = [DIGITS[0], bare, "transfer=[labels,teacher_labels,soft_targets]"]
-    it = distiller(*joint, "transfer.teacher_labels.weight=0.5")
+    it = distiller(*joint, teacher_labels=0.5)
     both, some = it.both, batch(it.data, [*range(8)])
-    assert {name.split(".")[0] for name in both.state_dict()} == {"student", "taught"}
+    began = copy.deepcopy(both.state_dict())
+    assert {name.split(".")[0] for name in began} == {"student", "taught"}
     assert both.taught.training
-    (optimizer,), _ = both.configure_optimizers()
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert {id(p) for p in both.taught.parameters()} <= trained
-    grads = gradients(both, some)
-    taught = {name.removeprefix("taught."): g for name, g in grads.items() if name.startswith("taught.")}
-    alone = gradients(both.taught, some)
+    optimizer, changed = trained(both)
+    assert {id(p) for p in both.taught.parameters()} <= changed
+    alone, grads = gradients(both.taught, some), gradients(both, some)
+    taught = of("taught.", grads)
+    assert taught.keys() == alone.keys()
     for name, gradient in alone.items():
         torch.testing.assert_close(taught[name], gradient / 2, rtol=0, atol=0)  # type: ignore[operator]
-    without = distiller(*joint[:2], "transfer=[labels,teacher_labels]", "transfer.teacher_labels.weight=0.5")
-    assert not equal(students(grads), students(gradients(without.both, some)))
+    optimizer.step()
+    assert not any(torch.equal(began[name], tensor) for name, tensor in both.state_dict().items())
+    without = distiller(*joint, teacher_labels=0.5, soft_targets=0)
+    assert not equal(of("student.", grads), of("student.", gradients(without.both, some)))
 
 
 def test_neither_padding_nor_accumulation_changes_a_step(distiller: Callable[..., Made]) -> None:
-    it = distiller("experiment=hinton", "plain=false", "model.dropout=0.0", "model.attention_dropout=0.0")
-    lengths = it.data.train.rows.take(np.arange(40), np.zeros(40, dtype=np.int64)).lengths
-    order = [int(n) for n in np.argsort(lengths, kind="stable")]
+    it = distiller(*TEXT, "model.dropout=0.0", "model.attention_dropout=0.0")
+    lengths = it.data.train.rows.length
+    order = [int(number) for number in np.argsort(lengths, kind="stable")]
     short, long = order[:5], order[-8:]
     assert lengths[short].max() < lengths[long].min()
-    both = it.both.train()
-    whole = gradients(both, batch(it.data, [*short, *long]))  # the short ones are padded
-    parts = gradients(both, batch(it.data, short), batch(it.data, long))
-    assert whole.keys() == parts.keys()
+    both = it.exact()
+    losses, whole = step(both, batch(it.data, [*short, *long]))  # the short ones are padded
+    parts, grads = step(both, batch(it.data, short), batch(it.data, long))
+    assert losses.keys() == {"classify", *TERMS[1:]}
+    for name, loss in losses.items():
+        torch.testing.assert_close(parts[name], loss, rtol=1e-9, atol=0)
+    assert whole.keys() == grads.keys()
     for name, gradient in whole.items():
         if gradient is not None:
-            torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(grads[name], gradient, rtol=1e-7, atol=1e-10)
 
 
 def test_in_the_first_stage_a_hint_teaches_the_guided_part_alone(
@@ -199,16 +248,13 @@ def test_in_the_first_stage_a_hint_teaches_the_guided_part_alone(
     some, steps = batch(it.data, [*range(8)]), it.config["trainer"]["steps"]
     last = it.both.terms["hint"].span(steps).stop  # type: ignore[operator]
     assert 0 < last < steps
-    for step in (0, last - 1):
-        monkeypatch.setattr(Distiller, "global_step", step)
+    for at in (0, last - 1):
+        monkeypatch.setattr(Distiller, "global_step", at)
         assert {*it.both.units(some)} == {"hint"}
         taught = {name for name, g in gradients(it.both, some).items() if g is not None and g.any()}
         assert any(name.startswith("terms.hint.") for name in taught)
-        guided = {name for name in taught if name.startswith("student.")}
-        assert guided
-        depths = {int(part) for name in guided for part in name.split(".") if part.isdigit()}
-        assert max(depths) < it.config["model"]["depth"] - 1
-        assert not any("objectives" in name for name in guided)
+        layers = {name.partition(".encoder.")[2].split(".")[0] for name in taught if name.startswith("student.")}
+        assert layers == {str(layer) for layer in range((it.config["model"]["depth"] + 1) // 2)}
     monkeypatch.setattr(Distiller, "global_step", last)
     assert "hint" not in it.both.units(some)
     after = gradients(it.both, some)
@@ -241,3 +287,25 @@ def test_regressors_begin_with_the_seed_and_leave_sizes_as_they_are(distiller: C
             assert float(tensor.std()) == pytest.approx(tensor.shape[-1] ** -0.5, rel=0.5)
         else:
             assert not tensor.any()
+
+
+def test_a_teacher_below_the_commonest_class_by_more_than_chance_is_refused(distiller: Callable[..., Made]) -> None:
+    it = distiller(*DIGITS)
+    held, teacher = it.data.validation, it.both.teacher.learner
+    parts, hits = [held[number] for number in range(len(held))], 0
+    for part in parts:
+        told = teacher.seen(part, "validation", 0, Ask(scores=frozenset(["classify"]))).outcomes["classify"]
+        assert told.scores is not None
+        hits += int((told.scores.argmax(-1) == part.targets["classify"].answers).sum())
+    n, share, z = len(held.rows), hits / len(held.rows), 1.645
+    assert it.both.hits(iter(parts)) == {"classify": share}
+    # The largest share that is not more than z standard errors of its own above this one (Wilson 1927).
+    bound = (share + z**2 / 2 / n + z * math.sqrt(share * (1 - share) / n + z**2 / 4 / n**2)) / (1 + z**2 / n)
+    for least, passes in ((None, True), (bound - 1e-6, True), (bound + 1e-6, False)):
+        facts = {} if least is None else {"majority": {"validation": least}}
+        prepared = replace(it.prepared, facts=facts)
+        if passes:
+            teaching.refuse_worse(it.both, prepared, it.data)
+            continue
+        with pytest.raises(BadInput, match=rf"right for {share:.3f} of .* commonest class would be for {least:.3f}"):
+            teaching.refuse_worse(it.both, prepared, it.data)

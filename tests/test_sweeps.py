@@ -25,6 +25,8 @@ from lmab.types import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmab.lab.claim import Claim
+
 ROOT = Path(__file__).parents[1]
 SWEEPS = sorted(p for p in (ROOT / "sweeps").rglob("*.yaml") if p.parent.name != "tune")
 TUNED = [f"tune/{p.stem}" for p in sorted((ROOT / "sweeps" / "tune").glob("*.yaml"))]
@@ -85,6 +87,8 @@ def test_a_claim_is_looked_at_from_text_to_report(
     assert "with seeds=look" in verdict["sentence"]
     assert f"one seed was looked at, and a verdict needs at least {claim.least}" in verdict["sentence"]
     assert verdict["missing"] == []
+    if claim.tune is not None:
+        _tuned(claim, verdict, _report(said))
     for arm in claim.arms:
         assert math.isfinite(verdict["scores"][arm]["0"])
         record = Store(store).find(verdict["runs"][arm]["0"])
@@ -92,6 +96,24 @@ def test_a_claim_is_looked_at_from_text_to_report(
         assert record.state == "done"
     with pytest.raises(BadInput, match="decides nothing"):
         publish(Store(store), _report(said).parent, store / "results")
+
+
+def _tuned(claim: Claim, verdict: dict, page: Path) -> None:
+    """Every arm had as many trials, on seeds that judge none, and the verdict is taken on what was found for it."""
+    tuned = verdict["tuned"]
+    assert set(tuned) == set(claim.arms)
+    assert {one["trials"] for one in tuned.values()} == {2}
+    assert claim.tune is not None
+    assert not {*claim.tune.seeds} & {*claim.seeds}
+    for arm, one in tuned.items():
+        assert one["seeds"] == claim.tune.seeds
+        assert one["best"] == min(one["values"])
+        record = Store(page.parents[2]).find(verdict["runs"][arm]["0"])
+        assert record is not None
+        for line in one["overrides"]:
+            key, _, value = line.partition("=")
+            assert record.value(key) == float(value)
+    assert "with 2 trials and the same sampler" in page.read_text()
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_a_run_is_exported_and_started_from(
         export(store, record.signature, model)
     with pytest.raises(BadInput, match="No run"):
         export(store, "zz", tmp_path / "other")
-    # A classifier that starts from it is exported as one, without the scores over the vocabulary, which it did not learn.
+    # A classifier that starts from it is exported as one, without scores over the vocabulary, which it did not learn.
     tuned = run(composed("experiment=finetune", f"start=hf:{model}", *few))
     assert tuned.state == "done"
     assert export(store, tuned.signature, tmp_path / "tuned") == [

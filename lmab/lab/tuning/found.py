@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class Found:
 def found(plan: Plan, known: Study) -> Found:
     """Read a study."""
     trials = study.counted(known)[: plan.trials]
-    fit = [t for t in trials if t.state == TrialState.COMPLETE and not any(v > 0 for v in sampler.exceeded(t))]
+    fit = [t for t in trials if t.state == TrialState.COMPLETE and not sampler.exceeded(t)]
     signs = [1 if direction == "minimize" else -1 for direction in plan.directions]
     scored = [(trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]) for trial in fit]
     best = [trial for trial, values in scored if not any(_surpasses(other, values) for _, other in scored)]
@@ -62,9 +63,11 @@ def _importance(plan: Plan, known: Study) -> dict[str, float]:
     names = [axis.name for axis in plan.space.axes if len({t.params.get(axis.name) for t in done}) > 1]
     try:
         sign = 1 if plan.directions[0] == "minimize" else -1  # it asks what makes a figure low
-        shares = optuna.importance.get_param_importances(
-            known, evaluator=evaluator, params=names, target=lambda trial: sign * trial.values[0]
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it reminds of the sign
+            shares = optuna.importance.get_param_importances(
+                known, evaluator=evaluator, params=names, target=lambda trial: sign * trial.values[0]
+            )
     except (ValueError, RuntimeError) as error:
         log.warning("No importances can be told of these trials: %s", error)
         return {}

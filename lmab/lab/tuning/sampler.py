@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from lmab.lab.tuning.plan import Plan
 
-OVER = "over"  # of a trial: quantity -> by how much it is above what was allowed
-
 
 def of_plan(plan: Plan) -> Seeded:
     """The sampler of a plan. BadInput: it takes no such settings, or cannot keep to constraints."""
@@ -39,11 +37,11 @@ def of_plan(plan: Plan) -> Seeded:
         more["search_space"] = plan.space.grid()
     if plan.constraints:
         if "constraints_func" not in takes:
+            # Those that take such a function are those that heed what a trial says of its limits.
             raise BadInput(
                 f"{node['_target_']} cannot keep to constraints: choose hydra/sweeper/sampler=tpe, gp or nsgaii, or "
                 f"leave hydra.sweeper.constraints out."
             )
-        more["constraints_func"] = exceeded
     # The points of a grid or of a sequence are those of one seed; only which is next depends on the trial.
     whole = issubclass(kind, GridSampler | QMCSampler)
 
@@ -70,9 +68,9 @@ def instantiated(node: Mapping[str, Any], **more: Any) -> Any:
         raise BadInput(f"{node['_target_']} cannot be made of these settings: {says}.") from error
 
 
-def exceeded(trial: FrozenTrial) -> Sequence[float]:
-    """By how much a trial is above each of its limits; none is above 0 where it keeps to them."""
-    return [float(value) for value in trial.user_attrs.get(OVER, {}).values()]
+def exceeded(trial: FrozenTrial) -> bool:
+    """Is a trial above one of its limits?"""
+    return any(value > 0 for value in trial.constraints.values())
 
 
 class Seeded(BaseSampler):

@@ -56,8 +56,8 @@ def read(given: dict[str, Any]) -> Settings:
     for key in values:
         if key not in known:
             raise BadInput(f"hydra.sweeper.{key} is not known: {checks.nearest(str(key), known)}")
-    if not values.get("pruner"):
-        values["pruner"] = None
+    for key, nothing in (("pruner", None), ("constraints", {}), ("params", {}), ("seeds", [])):
+        values[key] = values.get(key) or nothing
     try:
         settings = TypeAdapter(Settings).validate_python({str(key): value for key, value in values.items()})
     except ValidationError as error:

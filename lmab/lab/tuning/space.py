@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -119,12 +120,12 @@ def axis(override: Override) -> Axis:
         if not numbers:
             raise BadInput(f"{override.input_line} has no values: give it at least one.")
         return Axis(key, _range(numbers, abs(value.step)), numbers)
-    # Taken from the list itself, since a choice that is shuffled is written in an order of its own.
     known: dict[Value, str]
     if isinstance(value, ChoiceSweep):
-        known = {_plain(one): str(Transformer.encode(one)) for one in value.list}
+        value.shuffle = False  # one order in every process, since a space with another is another space
+        known = dict(zip(map(_plain, value.list), override.sweep_string_iterator(), strict=True))
     else:
-        known = {str(one): str(one) for one in override.sweep_iterator(transformer=Transformer.encode)}
+        known = {line: line for line in override.sweep_string_iterator()}
     if not known:
         raise BadInput(f"{override.input_line} has no values: give it at least one.")
     return Axis(key, CategoricalDistribution([*known]), tuple(known), known)
@@ -139,7 +140,9 @@ def _range(numbers: Sequence[float], step: float) -> BaseDistribution:
     low, high = min(numbers), max(numbers)
     if all(isinstance(number, int) for number in numbers):
         return IntDistribution(int(low), int(high), step=int(step))
-    return FloatDistribution(low, high, step=step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a range whose sums are a rounding away from its step
+        return FloatDistribution(low, high, step=step)
 
 
 def _interval(key: str, value: IntervalSweep) -> BaseDistribution:

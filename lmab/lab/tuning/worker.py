@@ -98,7 +98,8 @@ def _one(known: Study, plan: Plan, worker: str) -> None:
 
 def _copied(known: Study, trial: Trial, earlier: Any) -> None:
     trial.set_user_attr(study.RUNS, earlier.user_attrs.get(study.RUNS, []))
-    trial.set_user_attr(sampler.OVER, earlier.user_attrs.get(sampler.OVER, {}))
+    for metric, value in earlier.constraints.items():
+        trial.set_constraint(metric, value)
     _tell(known, trial, TrialState.COMPLETE, list(earlier.values))
 
 
@@ -139,8 +140,8 @@ def _values(known: Study, trial: Trial, plan: Plan) -> tuple[TrialState, list[fl
     for metric, value in zip(plan.metrics, values, strict=True):
         if not math.isfinite(value):
             raise Unfit(f"{metric} is {value}")
-    if plan.constraints:
-        trial.set_user_attr(sampler.OVER, over(plan.constraints, lambda metric: score(records, metric)))
+    for metric, value in over(plan.constraints, lambda metric: score(records, metric)).items():
+        trial.set_constraint(metric, value)
     return TrialState.COMPLETE, values
 
 
@@ -159,7 +160,8 @@ def _refused(trial: Trial, plan: Plan, known: Mapping[str, float]) -> TrialState
     above = over(limits, lambda metric: known[metric])
     if not any(value > 0 for value in above.values()):
         return None
-    trial.set_user_attr(sampler.OVER, above)
+    for metric, value in above.items():
+        trial.set_constraint(metric, value)
     said = ", ".join(f"{metric} is {known[metric]:,.6g}" for metric, value in above.items() if value > 0)
     trial.set_user_attr(study.WHY, f"{said}, over its limit: not trained")
     return TrialState.PRUNED

@@ -35,13 +35,12 @@ def of_plan(plan: Plan) -> Seeded:
     more: dict[str, Any] = {}
     if issubclass(kind, GridSampler):
         more["search_space"] = plan.space.grid()
-    if plan.constraints:
-        if "constraints_func" not in takes:
-            # Those that take such a function are those that heed what a trial says of its limits.
-            raise BadInput(
-                f"{node['_target_']} cannot keep to constraints: choose hydra/sweeper/sampler=tpe, gp or nsgaii, or "
-                f"leave hydra.sweeper.constraints out."
-            )
+    if plan.constraints and "constraints_func" not in takes:
+        # Those that take such a function are those that heed what a trial says of its limits.
+        raise BadInput(
+            f"{node['_target_']} cannot keep to constraints: choose hydra/sweeper/sampler=tpe, gp or nsgaii, or leave "
+            f"hydra.sweeper.constraints out."
+        )
     # The points of a grid or of a sequence are those of one seed; only which is next depends on the trial.
     whole = issubclass(kind, GridSampler | QMCSampler)
 

@@ -129,6 +129,7 @@ def test_without_labels_it_learns_from_soft_targets_alone(distiller: Callable[..
     assert not equal(grads, gradients(distiller(*DIGITS).both, some))
 
 
+@pytest.mark.slow
 def test_a_term_gives_its_weight_times_its_gradient_and_together_they_give_the_sum(
     distiller: Callable[..., Made],
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_teacher_that_learns_too_is_trained_by_its_labels_alone(distiller: Cal
     assert not equal(of("student.", grads), of("student.", gradients(without.both, some)))
 
 
+@pytest.mark.slow
 def test_neither_padding_nor_accumulation_changes_a_step(distiller: Callable[..., Made]) -> None:
     it = distiller(*TEXT, "model.dropout=0.0", "model.attention_dropout=0.0")
     lengths = it.data.train.rows.length

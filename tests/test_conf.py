@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from omegaconf import OmegaConf
 
+from lmab import teaching
 from lmab.data.tokenizer import ByteLevelBPE
 from lmab.run import resolve, run
+from lmab.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from omegaconf import DictConfig
+
+    from lmab.store import Record
 
 CONF = Path(__file__).parents[1] / "conf"
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "sweeps", "recipe"))
@@ -123,6 +127,30 @@ def test_a_choice_takes_two_steps_and_is_scored(
         tokens = name.startswith(("test/mlm_", "test/clm_", "test/plm_"))
         classes = record.config["task"]["classes"] if record.config["task"] else 2
         assert value < math.log(record.config["model"]["vocab"] if tokens else classes) + 0.5
+    if record.config["plain"]:
+        _held_against_its_like(record, Store(runs), resolve(teaching.without(cfg))[1])
+
+
+def _held_against_its_like(record: Record, store: Store, name: str) -> None:
+    """What a record says of a student beside its teacher, and beside the run of the same one without, `name`."""
+    plain, told = store.find(name), record.metrics
+    assert plain is not None
+    assert plain.state == "done"
+    before = plain.config
+    while before is not None:  # nor did what it starts from learn from anyone
+        assert {*before["transfer"]} <= {"labels"}
+        before = (before["start"] or {}).get("config")
+    plainly, student, teacher = (told[f"test/classify_{whose}accuracy"] for whose in ("plain_", "", "teacher_"))
+    assert plainly == plain.metrics["test/classify_accuracy"]
+    closed = (student - plainly) / (teacher - plainly) if teacher > plainly else math.nan
+    assert told["test/classify_gap_closed"] == pytest.approx(closed, nan_ok=True)
+    assert {f"test/classify_{what}" for what in ("agreement", "ece", "easy_accuracy", "hard_accuracy")} <= told.keys()
+    assert record.cost["teacher_latency_32"] > 0
+    if not teaching.joint(record.config):
+        trained = store.find(record.config["teacher"]["run"])
+        assert trained is not None
+        assert teacher == pytest.approx(trained.metrics["test/classify_accuracy"])
+        assert record.cost["teacher_parameters"] == trained.cost["parameters"]
 
 
 @pytest.mark.parametrize("budget", sorted(p.stem for p in (CONF / "budget").glob("*.yaml")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -45,43 +44,6 @@ def _told(record: Record) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["experiment=hinton", "trainer.steps=2"],  # as where every experiment takes two steps: one of the two is found
-        ["experiment=fitnet"],
-        ["experiment=apprentice"],
-        ["experiment=tinybert", "trainer.steps=2"],
-    ],
-)
-def test_an_experiment_trains_teacher_and_student_and_holds_it_against_the_plain_one(
-    line: list[str], composed: Composed, runs: Path
-) -> None:
-    record = run(composed(f"store={runs}", *line))
-    assert record.state == "done"
-    told = record.metrics
-    plain_run = resolve(teaching.without(composed(f"store={runs}", *line)))[1]
-    plain = Store(runs).find(plain_run)
-    assert plain is not None
-    assert plain.state == "done"
-    assert told["test/classify_plain_accuracy"] == plain.metrics["test/classify_accuracy"]
-    teacher, student = told["test/classify_teacher_accuracy"], told["test/classify_accuracy"]
-    if teacher > told["test/classify_plain_accuracy"]:
-        closed = (student - told["test/classify_plain_accuracy"]) / (teacher - told["test/classify_plain_accuracy"])
-        assert told["test/classify_gap_closed"] == pytest.approx(closed)
-    else:
-        assert math.isnan(told["test/classify_gap_closed"])
-    assert {"test/classify_agreement", "test/classify_ece", "test/classify_hard_accuracy"} <= told.keys()
-    assert record.cost["teacher_parameters"] > 0
-    assert record.cost["teacher_latency_32"] > 0
-    if not teaching.joint(record.config):
-        before = Store(runs).find(record.config["teacher"]["run"])
-        assert before is not None
-        assert teacher == pytest.approx(before.metrics["test/classify_accuracy"])
-        assert record.cost["teacher_parameters"] == before.cost["parameters"]
-
-
-@pytest.mark.slow
 def test_the_plain_student_is_done_once_and_is_what_a_student_without_soft_targets_is(
     student: Record, composed: Composed, runs: Path
 ) -> None:
@@ -113,7 +75,7 @@ def test_a_checkpoint_and_its_count_of_parameters_are_those_of_the_student(stude
 
 @pytest.mark.slow
 def test_a_teacher_that_learns_too_changes_and_is_kept(composed: Composed, runs: Path) -> None:
-    record = run(composed(f"store={runs}", "experiment=apprentice"))
+    record = run(composed(f"store={runs}", "experiment=apprentice", "plain=false"))
     taught = {name: tensor for name, tensor in _held(runs, record).items() if name.startswith("taught.")}
     own = record.config
     _, data = build_data(own, made(own["objective"]))
@@ -139,7 +101,8 @@ def test_kept_answers_and_a_live_teacher_make_the_same_run(composed: Composed, r
 def test_a_second_stage_that_is_taken_up_again_ends_as_if_it_had_not_been_left(
     composed: Composed, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = run(composed(f"store={runs}", "experiment=fitnet"))
+    line = [f"store={runs}", "experiment=fitnet", "plain=false"]
+    whole = run(composed(*line))
     folder = Store(runs).folder(whole.signature)
     folder.rename(tmp_path / "whole")
     step, hint = Distiller.training_step, whole.config["transfer"]["hint"]["end"]
@@ -150,7 +113,7 @@ def test_a_second_stage_that_is_taken_up_again_ends_as_if_it_had_not_been_left(
             raise RuntimeError("left")
         return step(self, batch, batch_idx)
 
-    cfg = composed(f"store={runs}", "experiment=fitnet", "trainer.checkpoint_every=3")
+    cfg = composed(*line, "trainer.checkpoint_every=3")
     with monkeypatch.context() as patch:
         patch.setattr(Distiller, "training_step", stopped)
         with pytest.raises(Failed):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from torch import Tensor
 
+    from lmab.data.corpus import Files
     from lmab.data.module import Data
     from lmab.data.prepare import Prepared
     from lmab.types import Batch
@@ -224,6 +225,37 @@ def test_a_teacher_that_learns_too_is_trained_by_its_labels_alone(distiller: Cal
     assert not equal(of("student.", grads), of("student.", gradients(without.both, some)))
 
 
+def test_a_teacher_that_learns_too_begins_with_other_weights_than_a_student_of_its_size(
+    distiller: Callable[..., Made],
+) -> None:
+    both = distiller(DIGITS[0], "teacher=['experiment=digits']", "transfer=[labels,teacher_labels]").both
+    matrices = {name: tensor for name, tensor in both.student.state_dict().items() if tensor.dim() > 1}
+    assert matrices
+    assert not any(torch.equal(both.taught.state_dict()[name], tensor) for name, tensor in matrices.items())
+
+
+def test_what_a_teacher_remembers_is_kept_and_taken_up_again(distiller: Callable[..., Made], corpus: Files) -> None:
+    text = ["experiment=transformer_xl", "corpus=files", f"corpus.path={corpus.path}", "split.validation=6"]
+    teacher = "teacher=['experiment=transformer_xl','trainer.steps=2']"
+    it = distiller(*text, "split.test=6", teacher, "transfer=[soft_targets]", "trainer.steps=3")
+    kept: dict[str, Any] = {}
+    step(it.both, *it.data.train[0])
+    it.both.on_save_checkpoint(kept)
+    kept = copy.deepcopy(kept)  # as in a file
+    wanted = step(it.both, *it.data.train[1])
+
+    def resumed(**changes: Any) -> tuple[dict[str, Tensor], Grads]:
+        both = it.distiller()
+        both.on_load_checkpoint(copy.deepcopy(kept) | changes)
+        return step(both, *it.data.train[1])
+
+    losses, grads = resumed()
+    assert losses == wanted[0]
+    assert equal(grads, wanted[1])
+    for one in ("memory", "teacher_memory"):  # each of the two matters
+        assert not equal(resumed(**{one: {}})[1], wanted[1])
+
+
 @pytest.mark.slow
 def test_neither_padding_nor_accumulation_changes_a_step(distiller: Callable[..., Made]) -> None:
     it = distiller(*TEXT, "model.dropout=0.0", "model.attention_dropout=0.0")
@@ -281,11 +313,13 @@ def test_a_step_that_would_teach_nothing_is_refused(
 def test_regressors_begin_with_the_seed_and_leave_sizes_as_they_are(distiller: Callable[..., Made]) -> None:
     it = distiller("experiment=fitnet", "plain=false")
     one, other = it.both.terms.state_dict(), it.distiller().terms.state_dict()
+    another = Made(it.config | {"seed": 1}, it.prepared, it.data).both.terms.state_dict()
     assert one.keys() == other.keys()
     assert one
     for name, tensor in one.items():
         assert torch.equal(tensor, other[name])
         if tensor.dim() > 1:
+            assert not torch.equal(tensor, another[name])
             assert float(tensor.std()) == pytest.approx(tensor.shape[-1] ** -0.5, rel=0.5)
         else:
             assert not tensor.any()

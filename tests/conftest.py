@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from lmab.data.segments import DocSentences, FullSentences
 from lmab.data.tokenizer import WordPiece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from omegaconf import DictConfig
 
@@ -40,6 +41,20 @@ ROOT = Path(__file__).parents[1]
 
 LENGTH = 32  # of a row
 VOCAB = 600
+
+
+@pytest.fixture(scope="session", autouse=True)
+def movies_are_read_once() -> Iterator[None]:
+    """Most tests prepare their text in a store of their own, and to read 25,000 reviews takes longer than a run."""
+    read = Movies.labelled
+
+    @functools.cache
+    def kept(path: Path, corpus: Movies) -> list[tuple[str, int]]:
+        return list(read(corpus))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Movies, "labelled", lambda corpus: iter(kept(corpus._path(), corpus)))
+        yield
 
 
 @pytest.fixture(scope="session")

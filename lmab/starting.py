@@ -6,9 +6,10 @@ named by the overrides that make it; it is found in the store or done first.
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,12 @@ class Start:
 
 def composed(overrides: Sequence[str]) -> DictConfig:
     """The configuration that a command line with these overrides would have, also from inside a Hydra job."""
+    return copy.deepcopy(_composed(tuple(overrides)))
+
+
+@lru_cache(maxsize=64)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    """Composed once a process: every seed of an arm has the same teacher, and reading all those files takes a while."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

@@ -78,10 +78,10 @@ def _curve(record: Record) -> dict[int, dict[str, float]]:
 
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
-    words = [sys.executable, "run.py", "budget=smoke", "display=false", "trainer.steps=400", f"store={tmp_path}"]
+    words = [sys.executable, "run.py", "budget=smoke", "display=false", "trainer.steps=200", f"store={tmp_path}"]
     words += ["tracker=wandb", "sweep={name:'roberta/masking',arm:dynamic}"]
     process = subprocess.Popen(words, cwd=ROOT)
-    while not any(record.step >= 100 for record in Store(tmp_path)):
+    while not any(record.step >= 60 for record in Store(tmp_path)):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

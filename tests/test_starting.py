@@ -210,27 +210,32 @@ def test_probes_of_several_seeds_are_one_group(composed: Composed, store: Path) 
 
 
 @pytest.mark.slow
-def test_a_sweep_over_cores_and_a_second_process_train_a_shared_first_run_once(tmp_path: Path) -> None:
-    line = [sys.executable, "run.py", "-m", "budget=smoke", "tracker=none", f"store={tmp_path}", "trainer.steps=5"]
-    line += ["start=['trainer.steps=60']", "hydra/launcher=cores"]
-    rates = ("0.001,0.002", "0.003,0.004")
-    both = [subprocess.Popen([*line, f"optim.lr={some}"], cwd=ROOT, stdout=subprocess.DEVNULL) for some in rates]
-    assert [process.wait() for process in both] == [0, 0]
+def test_a_sweep_over_cores_and_another_process_train_a_shared_first_run_once(
+    composed: Composed, tmp_path: Path
+) -> None:
+    words = ["budget=smoke", "tracker=none", f"store={tmp_path}", "trainer.steps=5", "start=['trainer.steps=100']"]
+    line = [sys.executable, "run.py", "-m", *words, "hydra/launcher=cores", "optim.lr=0.001,0.002"]
+    sweep = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while not list(Store(tmp_path)):  # until a worker has begun
+        assert sweep.poll() is None
+        time.sleep(0.01)
+    run(composed(*words, "optim.lr=0.003"))  # while the workers want the same first run
+    assert sweep.wait() == 0
     records = list(Store(tmp_path))
     (first,) = [r for r in records if r.config["start"] is None]
-    assert [r.state for r in records] == ["done"] * 5
+    assert [r.state for r in records] == ["done"] * 4
     assert _begins(tmp_path, first) == 1
     assert {r.config["start"]["run"] for r in records if r is not first} == {first.signature}
 
 
 @pytest.mark.slow
 def test_a_run_killed_in_its_second_stage_ends_as_if_it_had_not_been(composed: Composed, tmp_path: Path) -> None:
-    words = ["budget=smoke", "tracker=none", "display=false", FIRST, "trainer.steps=400", "model.dropout=0.1"]
-    words += ["trainer.checkpoint_every=40"]
+    words = ["budget=smoke", "tracker=none", "display=false", FIRST, "trainer.steps=200", "model.dropout=0.1"]
+    words += ["trainer.checkpoint_every=25"]
     line = [sys.executable, "run.py", *words, f"store={tmp_path / 'killed'}"]
     killed = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
     for _ in range(6000):
-        if any(r.config["start"] and r.step >= 100 for r in Store(tmp_path / "killed")):
+        if any(r.config["start"] and r.step >= 60 for r in Store(tmp_path / "killed")):
             break
         assert killed.poll() is None
         time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydra.core.plugins import Plugins
@@ -59,5 +60,10 @@ def launcher(hydra: Hydra) -> Launcher:
 
 def quoted(**values: str) -> str:
     """A mapping of words as an override has it."""
-    inner = ",".join(f"{key}:'{value}'" for key, value in values.items())
+    inner = ",".join(f"{key}:'{_escaped(value)}'" for key, value in values.items())
     return "{" + inner + "}"
+
+
+def _escaped(value: str) -> str:
+    """As Hydra reads it between quotes: backslashes count before a quote alone."""
+    return re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lmab.lab import display
-from lmab.lab.jobs import ROUNDS, Hydra, launcher, quoted
+from lmab.lab.jobs import Hydra, launcher, quoted
 from lmab.lab.tuning import study
 from lmab.lab.tuning.board import Board
 from lmab.store import Store
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How often workers are launched that died without a word and left the studies no further: as often as one point is
+# given out, and once more, to give that up.
+_ROUNDS = study.RETRIES + 1
+
 
 def place(store: str, name: str) -> Path:
     """The folder of a study beside its runs."""
@@ -32,15 +36,16 @@ def search(hydra: Hydra, title: str, plans: Sequence[Plan], workers: int) -> lis
     studies, lines = [], []
     for plan in plans:
         path = place(plan.store, plan.name) / "plan.json"
+        studies.append(study.opened(plan))  # refused before a plan that others work by is written over
         plan.write(path)
-        studies.append(study.opened(plan))
         said = quoted(name=plan.name, plan=str(path))
-        lines.append(["display=false", f"store={plan.store}", f"sweep={said}"])
-    chosen = None
-    for _ in range(ROUNDS):
-        todo = [line for plan, known, line in zip(plans, studies, lines, strict=True) if not over(known, plan)]
-        if not todo:
-            break
+        lines.append(["display=false", f"sweep={said}"])
+    chosen, left, ended = None, _ROUNDS, -1
+    while left and (
+        todo := [at for plan, known, at in zip(plans, studies, lines, strict=True) if not over(known, plan)]
+    ):
+        now = sum(trial.state.is_finished() for known in studies for trial in study.counted(known))
+        left, ended = (left if now == ended else _ROUNDS) - 1, now
         chosen = chosen or launcher(hydra)
         with display.shown(Board(title, plans, studies)):
             try:
@@ -52,4 +57,4 @@ def search(hydra: Hydra, title: str, plans: Sequence[Plan], workers: int) -> lis
 
 def over(known: Study, plan: Plan) -> bool:
     """Has a study all its trials?"""
-    return len(study.counted(known)) >= plan.trials and not study.running(known)[: plan.trials]
+    return study.over(known, plan.trials)

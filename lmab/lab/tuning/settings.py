@@ -64,9 +64,6 @@ def read(given: dict[str, Any]) -> Settings:
         problem = error.errors()[0]
         says = problem["msg"][:1].lower() + problem["msg"][1:]
         raise BadInput(f"hydra.sweeper.{problem['loc'][0]}={problem['input']!r} cannot work: {says}.") from error
-    for key in ("n_trials", "n_jobs"):
-        if getattr(settings, key) < 1:
-            raise BadInput(f"hydra.sweeper.{key}={getattr(settings, key)} does nothing: give at least 1.")
     return settings
 
 
@@ -75,6 +72,11 @@ def planned(
 ) -> Plan:
     """What is asked, for workers. corners: points of it, composed, that differ in every parameter. title: what a study
     without a name is called. BadInput: what does not go together."""
+    for key in ("n_trials", "n_jobs"):
+        if getattr(settings, key) < 1:
+            raise BadInput(f"hydra.sweeper.{key}={getattr(settings, key)} does nothing: give at least 1.")
+    if any(axis.name in ("seed", "store") for axis in where.axes):
+        raise BadInput("A study has one store, and averages over seeds: give hydra.sweeper.seeds=[0,1] instead.")
     values = plain(corners[0])
     objectives = [name for name, node in values["objective"].items() if "_target_" in node]
     metrics = settings.metric or [f"val/{objectives[0]}_loss"]
@@ -103,10 +105,13 @@ def planned(
         "direction": directions,
         "seeds": settings.seeds,
         "constraints": settings.constraints,
+        "custom_search_space": settings.custom_search_space,
     }
+    if settings.study_name and (settings.study_name.startswith("/") or ".." in settings.study_name.split("/")):
+        raise BadInput(f"hydra.sweeper.study_name={settings.study_name} leaves the store: give a name as in tune/lr.")
     name = settings.study_name or f"{title}-{cache.key(question)[:8]}"
     trials = settings.n_trials
-    if all(axis.values is not None for axis in where.axes) and _counts(settings.sampler):
+    if where.finite and _counts(settings.sampler):
         trials = min(trials, math.prod(len(axis.values or ()) for axis in where.axes))
     plan = Plan(
         name=name,
@@ -131,13 +136,19 @@ def planned(
 
 
 def _resolved(corners: Sequence[DictConfig]) -> list[Mapping[str, Any]]:
-    """Points that can be trained. One that cannot is no reason yet to refuse all."""
+    """Points that can be trained. One that cannot is no reason yet to refuse all, but what is wrong with all of them in
+    the same words is."""
     found: list[Mapping[str, Any]] = []
+    wrong: list[BadInput] = []
     for corner in corners:
         try:
             found.append(resolve(corner)[0])
         except BadInput as error:
-            log.warning("A point of the search cannot be trained, and trials like it will come to nothing: %s", error)
+            wrong.append(error)
+    if not found and len({str(error) for error in wrong}) == 1:
+        raise wrong[0]
+    for error in wrong:
+        log.warning("A point of the search cannot be trained, and trials like it will come to nothing: %s", error)
     return found
 
 

@@ -64,6 +64,11 @@ class Space:
         and the upper ones."""
         return [axis.line(_end(axis, last=last)) for axis in self.axes]
 
+    @property
+    def finite(self) -> bool:
+        """Can its points be counted?"""
+        return all(axis.values is not None for axis in self.axes)
+
     def grid(self) -> dict[str, list[Value]]:
         """Name -> all its values. BadInput: an interval has no end of them."""
         for axis in self.axes:
@@ -123,7 +128,10 @@ def axis(override: Override) -> Axis:
     known: dict[Value, str]
     if isinstance(value, ChoiceSweep):
         value.shuffle = False  # one order in every process, since a space with another is another space
-        known = dict(zip(map(_plain, value.list), override.sweep_string_iterator(), strict=True))
+        lines = [*override.sweep_string_iterator()]
+        known = dict(zip(map(_plain, value.list), lines, strict=True))
+        if len(known) < len({*lines}):  # 1, 1.0 and true are three values, and one key
+            known = {line: line for line in lines}
     else:
         known = {line: line for line in override.sweep_string_iterator()}
     if not known:

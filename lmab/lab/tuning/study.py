@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
 from filelock import FileLock, Timeout
@@ -16,12 +16,12 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState, create_trial
 
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lmab.lab.tuning.plan import Plan
 
-_RETRIES = 3  # how often a point is given to a worker that dies over it, out of memory perhaps
+RETRIES = 3  # how often a point is given to a worker that dies over it, out of memory perhaps
 _ATTEMPTS = 5  # at a data base in which another worker is making the tables at the same moment
 
 # What a trial says of itself beside its parameters.
@@ -125,54 +125,87 @@ def void(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.FAIL and bool({LOST, SURPLUS} & trial.user_attrs.keys())
 
 
-def running(study: Study) -> list[FrozenTrial]:
-    """Those that some worker has, or that wait for one."""
-    return [t for t in counted(study) if not t.state.is_finished()]
+def unfinished(study: Study, count: int) -> list[FrozenTrial]:
+    """Of the first `count` that count, those that some worker has, or that wait for one."""
+    return [t for t in counted(study)[:count] if not t.state.is_finished()]
 
 
-def within(study: Study, trial: FrozenTrial | Any, count: int) -> bool:
-    """Is a trial among the first `count` of those that count? Trials are numbered by the storage, so all workers agree
-    which is one too many."""
-    return trial.number in {t.number for t in counted(study)[:count]}
+def over(study: Study, count: int) -> bool:
+    """Has a study that many trials, and all of them ended?"""
+    return len(counted(study)) >= count and not unfinished(study, count)
 
 
-def give_up(study: Study, number: int, attribute: str, why: str) -> bool:
+def ask(study: Study, workers: Workers, worker: str, count: int) -> Trial | None:
+    """A trial for a worker, without parameters yet: one that waits, or a new one. None: `count` are begun.
+
+    From its first moment it says whose it is, so one whose worker dies while it draws is known to be left behind.
+    """
+    kept = study._storage
+    with workers.turn():
+        for waits in (t for t in unfinished(study, count) if t.state == TrialState.WAITING):
+            with contextlib.suppress(UpdateFinishedTrialError):
+                kept.set_trial_user_attr(waits._trial_id, WORKER, worker)
+                if kept.set_trial_state_values(waits._trial_id, TrialState.RUNNING):
+                    return Trial(study, waits._trial_id)
+        if len(counted(study)) >= count:
+            return None
+        begun = create_trial(state=TrialState.RUNNING, user_attrs={WORKER: worker})
+        trial = kept.create_new_trial(study._study_id, begun)
+    frozen = kept.get_trial(trial)
+    if frozen.number in {t.number for t in counted(study)[:count]}:
+        return Trial(study, trial)
+    # A worker on a machine that does not see the turn asked at the same moment. Trials are numbered by the storage, so
+    # all agree which is one too many.
+    give_up(study, frozen, SURPLUS, "one more than was asked for")
+    return None
+
+
+def drawing(study: Study, trial: FrozenTrial | Trial, names: Collection[str]) -> FrozenTrial | None:
+    """An earlier trial that has not all its parameters yet: until it has, nobody knows whether two are at one
+    point."""
+    earlier = (t for t in counted(study) if t.number < trial.number and t.state == TrialState.RUNNING)
+    return next((t for t in earlier if not t.params.keys() >= {*names}), None)
+
+
+def give_up(study: Study, trial: FrozenTrial | Trial, attribute: str, why: str) -> bool:
     """End a trial that is to count for nothing. False: another worker ended it first."""
-    (frozen,) = [t for t in study.get_trials(deepcopy=False) if t.number == number]
+    kept = study._storage
     try:
-        study._storage.set_trial_user_attr(frozen._trial_id, attribute, True)
-        study._storage.set_trial_user_attr(frozen._trial_id, WHY, why)
-        study._storage.set_trial_state_values(frozen._trial_id, TrialState.FAIL)
-    except (UpdateFinishedTrialError, RuntimeError):
+        kept.set_trial_user_attr(trial._trial_id, attribute, True)
+        kept.set_trial_user_attr(trial._trial_id, WHY, why)
+        kept.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    except UpdateFinishedTrialError:
         return False
     return True
 
 
-def reap(study: Study, workers: Workers, grace: float) -> None:
-    """Give the points of workers that died to others."""
-    for trial in running(study):
+def reap(study: Study, workers: Workers, grace: float, names: Collection[str]) -> None:
+    """Give the points of workers that died to others. names: of the parameters; one that has not all of them is no
+    point yet, and another is drawn in its place."""
+    for trial in counted(study):
         if trial.state != TrialState.RUNNING or workers.alive(trial, grace):
             continue
         again = trial.user_attrs.get(_AGAIN, 0) + 1
-        why = f"the worker died, {again} of {_RETRIES} times"
-        if again < _RETRIES:
-            if give_up(study, trial.number, LOST, why):
-                study.enqueue_trial(trial.params, user_attrs={_AGAIN: again})
-        else:
+        why = f"the worker died, {again} of {RETRIES} times"
+        if again == RETRIES:
             fail(study, trial, why)
+            continue
+        with workers.turn():  # or another worker would find one too few, and begin one
+            if give_up(study, trial, LOST, why) and trial.params.keys() >= {*names}:
+                study.enqueue_trial(trial.params, user_attrs={_AGAIN: again})
 
 
-def fail(study: Study, trial: FrozenTrial | Any, why: str) -> None:
+def fail(study: Study, trial: FrozenTrial | Trial, why: str) -> None:
     """End a trial without a value: it counts, and is never the best."""
     with contextlib.suppress(UpdateFinishedTrialError, RuntimeError, ValueError):
         study._storage.set_trial_user_attr(trial._trial_id, WHY, why)
         study.tell(trial.number, state=TrialState.FAIL)
 
 
-def same(study: Study, trial: FrozenTrial | Any, states: Sequence[TrialState]) -> FrozenTrial | None:
-    """An earlier trial with the same parameters that is in one of these states."""
-    found = (t for t in counted(study) if t.number < trial.number and t.state in states and t.params == trial.params)
-    return next(found, None)
+def twin(study: Study, trial: FrozenTrial | Trial, state: TrialState) -> FrozenTrial | None:
+    """Another trial with the same parameters that is in this state; of those that run, an earlier one."""
+    alike = (t for t in counted(study) if t.state == state and t.params == trial.params and t.number != trial.number)
+    return next((t for t in alike if state != TrialState.RUNNING or t.number < trial.number), None)
 
 
 class Workers:
@@ -196,6 +229,10 @@ class Workers:
             return False
         began = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
         return time.time() - trial.user_attrs.get(BEAT, began) < grace
+
+    def turn(self) -> FileLock:
+        """Held while trials are counted and one is begun, which takes a moment."""
+        return FileLock(self.folder / "turn")
 
     def lock(self, worker: str) -> FileLock:
         """Held while a worker is at work."""

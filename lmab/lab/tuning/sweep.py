@@ -18,7 +18,7 @@ from lmab.lab.jobs import Hydra, compose
 from lmab.lab.tuning import space
 from lmab.lab.tuning.found import Found, found
 from lmab.lab.tuning.results import say, write
-from lmab.lab.tuning.search import search
+from lmab.lab.tuning.search import over, search
 from lmab.lab.tuning.settings import planned, read
 from lmab.run import rehearse, resolve
 from lmab.store import Store
@@ -34,8 +34,6 @@ def sweep_study(hydra: Hydra, given: dict[str, Any], arguments: list[str]) -> Fo
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
     asked = [line for line in arguments if line.lstrip("+").split("=")[0] != "sweeps"]
     where, shared = space.read(parser, settings.params, asked)
-    if any(axis.name in ("seed", "store") for axis in where.axes):
-        raise BadInput("A study has one store, and averages over seeds: give hydra.sweeper.seeds=[0,1] instead.")
     base = [*_base(hydra), *shared]
     corners = [compose(hydra, [*base, *where.corner(last=last)]) for last in (False, True)]
     plan = planned(settings, where, base, corners)
@@ -45,6 +43,9 @@ def sweep_study(hydra: Hydra, given: dict[str, Any], arguments: list[str]) -> Fo
     paths = write(Store(plan.store).root / "reports", result, [*_line(hydra), *arguments])
     say(result, paths)
     failed = sum(t.state == TrialState.FAIL for t in result.trials) / max(1, len(result.trials))
+    if not over(known, plan):
+        print("lmab: Its workers died before all was done: the same line goes on.", file=sys.stderr)
+        raise SystemExit(1)
     if not result.best:
         print("lmab: No trial has a value.", file=sys.stderr)
         raise SystemExit(1)

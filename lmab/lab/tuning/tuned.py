@@ -47,20 +47,22 @@ def tuned(hydra: Hydra, claim: Claim, shared: list[str]) -> dict[str, Tuned]:
     if tune is None:
         return {}
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
-    where, _ = space.read(parser, tune.params, [])
+    where, fixed = space.read(parser, tune.params, [])
+    if fixed:
+        raise BadInput(f"sweeps/{claim.name}.yaml: tune.params has one value for {fixed[0]}: move it to base.")
     _refuse(parser, claim, where, shared)
     plans = []
     for arm, lines in claim.arms.items():
         base = [*claim.base, *shared, *lines]
-        corner = compose(hydra, [*base, *where.corner()])
+        corners = [compose(hydra, [*base, *where.corner(last=last)]) for last in (False, True)]
         settings = Settings(
             sampler=tune.sampler,
             direction=tune.direction,
-            n_trials=_trials(tune, corner),
+            n_trials=_trials(tune, corners[0]),
             metric=tune.metric,
             seeds=tune.seeds,
         )
-        plans.append(planned(settings, where, base, [corner], title=f"{claim.name}/{arm}"))
+        plans.append(planned(settings, where, base, corners, title=f"{claim.name}/{arm}"))
     found = {}
     for arm, plan, known in zip(claim.arms, plans, search(hydra, f"{claim.name}, tuning", plans, 1), strict=True):
         result = read(plan, known)
@@ -74,8 +76,10 @@ def _trials(tune: Tune, cfg: Any) -> int:
     """A number, or what the budget says at the place that is named."""
     if isinstance(tune.trials, int):
         return tune.trials
-    node = OmegaConf.create({**cfg, "_trials": tune.trials})
-    return int(node._trials)
+    found = OmegaConf.create({**cfg, "_trials": tune.trials})._trials
+    if not isinstance(found, int):
+        raise BadInput(f"tune.trials={tune.trials} is no number: give one, or ${{budget.tune.arm}}.")
+    return found
 
 
 def _refuse(parser: OverridesParser, claim: Claim, where: space.Space, shared: list[str]) -> None:

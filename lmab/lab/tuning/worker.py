@@ -7,6 +7,7 @@ those on other machines join by the same line.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import threading
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
     from optuna.study import Study
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
     from lmab.lab.tuning.plan import Plan
     from lmab.store import Record
@@ -42,7 +43,8 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.5  # seconds between two looks at trials that others run
 _BEAT = 20.0  # seconds between two signs of life
-_REDRAWS = 5  # points that another worker is at; after so many, its outcome is waited for
+_GLANCE = 0.05  # at what others draw
+_DRAWS = 6  # of points that another worker is at; of the last, its outcome is waited for
 
 
 class Unfit(Exception):  # noqa: N818  (an outcome of a trial)
@@ -57,46 +59,59 @@ def work(path: str | Path) -> None:
     workers = study.Workers(path.parent / "workers")
     name = uuid.uuid4().hex
     with workers.lock(name):
-        while True:
-            study.reap(known, workers, plan.grace)
-            if len(study.counted(known)) < plan.trials or _waiting(known, plan):
-                _one(known, plan, name)
-            elif study.running(known)[: plan.trials]:
+        while not study.over(known, plan.trials):
+            if not _one(known, plan, workers, name):
                 time.sleep(_POLL)  # a worker may die, and its point is then this one's
-            else:
-                return
 
 
-def _waiting(known: Study, plan: Plan) -> bool:
-    return any(trial.state == TrialState.WAITING for trial in study.counted(known)[: plan.trials])
+def _one(known: Study, plan: Plan, workers: study.Workers, worker: str) -> bool:
+    """Ask for a point and see to it. False: all are begun."""
+    study.reap(known, workers, plan.grace, plan.space.distributions)
+    for left in reversed(range(_DRAWS)):
+        trial = study.ask(known, workers, worker, plan.trials)
+        if trial is None:
+            return False
+        with _beating(trial):
+            if _outcome(known, plan, workers, trial, patient=not left):
+                break
+    return True
 
 
-def _one(known: Study, plan: Plan, worker: str) -> None:
-    """Ask for a point and see to it."""
-    for _ in range(_REDRAWS):
-        trial = known.ask(plan.space.distributions)
-        trial.set_user_attr(study.WORKER, worker)
-        if not study.within(known, trial, plan.trials):
-            study.give_up(known, trial.number, study.SURPLUS, "one more than was asked for")
-            return
-        if study.same(known, trial, [TrialState.RUNNING]) is None:
-            break
-        study.give_up(known, trial.number, study.SURPLUS, "another worker is at this point")
-    else:
-        time.sleep(_POLL)
-        return
-    with _beating(trial):
-        try:
-            if (earlier := study.same(known, trial, [TrialState.COMPLETE])) is not None:
-                _copied(known, trial, earlier)
-            else:
-                _tell(known, trial, *_values(known, trial, plan))
-        except Unfit as error:
-            log.warning("Trial %s came to nothing: %s", trial.number, error)
-            study.fail(known, trial, str(error))
+def _outcome(known: Study, plan: Plan, workers: study.Workers, trial: Trial, *, patient: bool) -> bool:
+    """Draw the parameters of a trial and tell what comes of it. False: another worker is at this point, and not
+    `patient`, so the trial was given up."""
+    try:
+        for name, kind in plan.space.distributions.items():
+            trial._suggest(name, kind)  # as Optuna's own ask() has it
+        while other := _before(known, plan, trial):
+            if not patient and other.params == trial.params:
+                study.give_up(known, trial, study.SURPLUS, "another worker is at this point")
+                return False
+            time.sleep(_GLANCE)
+            study.reap(known, workers, plan.grace, plan.space.distributions)
+        if plan.custom is None and (earlier := study.twin(known, trial, TrialState.COMPLETE)) is not None:
+            _copied(known, trial, earlier)
+        else:
+            _tell(known, trial, *_values(known, trial, plan))
+    except Exception as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            raise  # of the machine, and the next point has no more room
+        said = isinstance(error, Unfit | BadInput | Failed)
+        why = str(error) if said else f"{type(error).__name__}: {error}"
+        log.warning("Trial %s came to nothing: %s", trial.number, why)
+        study.fail(known, trial, why)
+    _released()
+    return True
 
 
-def _copied(known: Study, trial: Trial, earlier: Any) -> None:
+def _before(known: Study, plan: Plan, trial: Trial) -> FrozenTrial | None:
+    """An earlier trial whose outcome, or at least whose point, is to be known before this one's turn."""
+    if plan.custom is not None:  # parameters are still to come
+        return None
+    return study.drawing(known, trial, plan.space.distributions) or study.twin(known, trial, TrialState.RUNNING)
+
+
+def _copied(known: Study, trial: Trial, earlier: FrozenTrial) -> None:
     trial.set_user_attr(study.RUNS, earlier.user_attrs.get(study.RUNS, []))
     for metric, value in earlier.constraints.items():
         trial.set_constraint(metric, value)
@@ -118,15 +133,11 @@ def _values(known: Study, trial: Trial, plan: Plan) -> tuple[TrialState, list[fl
     records: list[Record] = []
     for index, overrides in enumerate(asked):
         cfg = _composed(overrides, trial, plan)
-        try:
-            config, name = resolve(cfg)
-            if index == 0 and (state := _refused(trial, plan, sizes(config))):
-                return state, None
-            trial.set_user_attr(study.RUNS, [*(r.signature for r in records), name])
-            record = run(cfg, overrides=overrides, watch=_watch(trial, plan, config, index))
-        except (BadInput, Failed) as error:
-            _released()
-            raise Unfit(str(error)) from error
+        config, name = resolve(cfg)
+        if index == 0 and (state := _refused(trial, plan, sizes(config))):
+            return state, None
+        trial.set_user_attr(study.RUNS, [*(r.signature for r in records), name])
+        record = run(cfg, overrides=overrides, watch=_watch(trial, plan, config, index))
         if record.state == "pruned":
             return TrialState.PRUNED, None
         if record.state != "done":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lmab.data.order import as_is
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -27,10 +29,6 @@ class From(Sampler[int]):
         return self.steps
 
 
-def _as_is(item: Any) -> Any:
-    return item
-
-
 class Data(pl.LightningDataModule):
     """The three parts as loaders. It remembers in the checkpoint which step comes next."""
 
@@ -44,7 +42,7 @@ class Data(pl.LightningDataModule):
         return DataLoader(
             part,
             batch_size=None,
-            collate_fn=_as_is,  # an item is a batch already
+            collate_fn=as_is,
             sampler=sampler,
             num_workers=workers,
             persistent_workers=workers > 0,

@@ -85,6 +85,11 @@ class Seeded(BaseSampler):
         self.make = make
         self.inner = make(0)
 
+    @property
+    def once(self) -> bool:
+        """Is every point visited once, so that two workers that drew the same one took it at the same moment?"""
+        return isinstance(self.inner, Every)
+
     def reseed_rng(self) -> None:
         """Nothing to do: every trial has a seed of its own."""
 

@@ -202,10 +202,10 @@ def fail(study: Study, trial: FrozenTrial | Trial, why: str) -> None:
         study.tell(trial.number, state=TrialState.FAIL)
 
 
-def twin(study: Study, trial: FrozenTrial | Trial, state: TrialState) -> FrozenTrial | None:
-    """Another trial with the same parameters that is in this state; of those that run, an earlier one."""
-    alike = (t for t in counted(study) if t.state == state and t.params == trial.params and t.number != trial.number)
-    return next((t for t in alike if state != TrialState.RUNNING or t.number < trial.number), None)
+def twin(study: Study, trial: FrozenTrial | Trial, states: Collection[TrialState]) -> FrozenTrial | None:
+    """Another trial with the same parameters that is in one of these states; of those that run, an earlier one."""
+    alike = (t for t in counted(study) if t.state in states and t.params == trial.params and t.number != trial.number)
+    return next((t for t in alike if t.state != TrialState.RUNNING or t.number < trial.number), None)
 
 
 class Workers:

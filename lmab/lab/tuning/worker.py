@@ -84,12 +84,12 @@ def _outcome(known: Study, plan: Plan, workers: study.Workers, trial: Trial, *, 
         for name, kind in plan.space.distributions.items():
             trial._suggest(name, kind)  # as Optuna's own ask() has it
         while other := _before(known, plan, trial):
-            if not patient and other.params == trial.params:
+            if other.params == trial.params and (other.state != TrialState.RUNNING or not patient):
                 study.give_up(known, trial, study.SURPLUS, "another worker is at this point")
                 return False
             time.sleep(_GLANCE)
             study.reap(known, workers, plan.grace, plan.space.distributions)
-        if plan.custom is None and (earlier := study.twin(known, trial, TrialState.COMPLETE)) is not None:
+        if plan.custom is None and (earlier := study.twin(known, trial, [TrialState.COMPLETE])) is not None:
             _copied(known, trial, earlier)
         else:
             _tell(known, trial, *_values(known, trial, plan))
@@ -105,10 +105,12 @@ def _outcome(known: Study, plan: Plan, workers: study.Workers, trial: Trial, *, 
 
 
 def _before(known: Study, plan: Plan, trial: Trial) -> FrozenTrial | None:
-    """An earlier trial whose outcome, or at least whose point, is to be known before this one's turn."""
+    """Another trial that has this point, or may yet draw it."""
     if plan.custom is not None:  # parameters are still to come
         return None
-    return study.drawing(known, trial, plan.space.distributions) or study.twin(known, trial, TrialState.RUNNING)
+    once = isinstance(known.sampler, sampler.Seeded) and known.sampler.once
+    states = [*TrialState] if once else [TrialState.RUNNING]
+    return study.drawing(known, trial, plan.space.distributions) or study.twin(known, trial, states)
 
 
 def _copied(known: Study, trial: Trial, earlier: FrozenTrial) -> None:

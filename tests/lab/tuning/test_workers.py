@@ -198,7 +198,7 @@ def test_a_slow_trial_leaves_the_other_worker_at_work(
     assert not one.ended()
     gate.touch()
     assert (one.wait(), other.wait()) == (0, 0)
-    assert whole(asked, 6)[0].params == eval(f"dict({points.lines('begun')[0]})")  # noqa: S307
+    assert whole(asked, 6)[0].params == eval(f"dict({points.lines('begun')[0]})")
 
 
 def test_one_that_is_killed_while_it_draws_is_missed_at_once(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, QMCSampler
 
 from lmab.lab.tuning.study import void
@@ -66,7 +68,9 @@ def pruner_of(plan: Plan) -> BasePruner | None:
 def instantiated(node: Mapping[str, Any], **more: Any) -> Any:
     """What a node of the configuration names. BadInput: it takes no such settings."""
     try:
-        return instantiate(dict(node), **more)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # what is experimental was chosen by name
+            return instantiate(dict(node), **more)
     except (InstantiationException, TypeError, ValueError) as error:
         cause = error.__cause__ or error
         says = " ".join(str(cause).split()).rstrip(".")

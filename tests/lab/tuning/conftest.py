@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -18,7 +22,6 @@ from lmab.lab.tuning.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PARSER = OverridesParser.create()
 
@@ -61,6 +64,38 @@ def _known(where: str, name: str = "s") -> Iterator[optuna.Study]:
         if isinstance(kept, optuna.storages.RDBStorage):
             kept.remove_session()
             kept.engine.dispose()
+
+
+def _binaries() -> Path | None:
+    """Of Debian's PostgreSQL."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else None
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL of our own on loopback."""
+    place = _binaries()
+    if place is None:
+        pytest.skip("this machine has no PostgreSQL (apt-get install postgresql)")
+    # It does not run as root; the folders of pytest are closed to others, so it has one of its own.
+    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    folder = Path(subprocess.run([*user, "mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    data, settings = str(folder / "data"), f"-p {port} -h 127.0.0.1 -k {folder} -F"
+    quiet = {"check": True, "stdout": subprocess.DEVNULL}
+    try:
+        subprocess.run([*user, place / "initdb", "-N", "-D", data, "-A", "trust", "-U", "postgres"], **quiet)
+        control = [*user, str(place / "pg_ctl"), "-D", data, "-w", "-l", str(folder / "log")]
+        subprocess.run([*control, "-o", settings, "start"], **quiet)
+        try:
+            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Process:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
-import shutil
-import socket
-import subprocess
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +16,9 @@ from lmab.lab.tuning import sampler, study, worker
 from lmab.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
 
     from optuna.trial import FrozenTrial
 
@@ -32,38 +31,6 @@ if TYPE_CHECKING:
 
 X = "x=interval(0,1)"
 GRID = {"_target_": "optuna.samplers.GridSampler", "seed": 0}
-
-
-def _binaries() -> Path | None:
-    """Of Debian's PostgreSQL."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return found[-1].parent if found else None
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The address of a PostgreSQL of our own on loopback."""
-    place = _binaries()
-    if place is None:
-        pytest.skip("this machine has no PostgreSQL (apt-get install postgresql)")
-    # It does not run as root; the folders of pytest are closed to others, so it has one of its own.
-    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    folder = Path(subprocess.run([*user, "mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data, settings = str(folder / "data"), f"-p {port} -h 127.0.0.1 -k {folder} -F"
-    quiet = {"check": True, "stdout": subprocess.DEVNULL}
-    try:
-        subprocess.run([*user, place / "initdb", "-N", "-D", data, "-A", "trust", "-U", "postgres"], **quiet)
-        control = [*user, str(place / "pg_ctl"), "-D", data, "-w", "-l", str(folder / "log")]
-        subprocess.run([*control, "-o", settings, "start"], **quiet)
-        try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        finally:
-            subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["journal", "sqlite", "postgres"])
@@ -198,7 +165,7 @@ def test_a_slow_trial_leaves_the_other_worker_at_work(
     assert not one.ended()
     gate.touch()
     assert (one.wait(), other.wait()) == (0, 0)
-    assert whole(asked, 6)[0].params == eval(f"dict({points.lines('begun')[0]})")
+    assert whole(asked, 6)[0].params == dict(ast.literal_eval(points.lines("begun")[0]))
 
 
 def test_one_that_is_killed_while_it_draws_is_missed_at_once(
@@ -300,8 +267,9 @@ def test_a_search_that_is_killed_ends_with_as_many_runs(
                 for_ever()
             return False
 
-        ended = sum(record.state == "done" for record in Store(tmp_path))
-        return done(cfg, **more | ({"watch": stuck} if ended == 3 else {}))
+        if sum(record.state == "done" for record in Store(tmp_path)) == 3:
+            more["watch"] = stuck
+        return done(cfg, **more)
 
     def first() -> None:
         worker.run = run

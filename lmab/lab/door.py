@@ -71,7 +71,7 @@ def explained(error: Exception) -> str:
         key = found[1] or found[2]
         if key in CLAIM:
             return f"There is no key {key} here: a claim whose file does not give it takes it as +{key}=..."
-        known = _keys()
+        known = _of_search() if key.startswith("hydra.sweeper.") else _keys()
         group, _, rest = key.partition(".")
         others = [
             p.stem for p in sorted((_ROOT / "conf" / group).glob("*.yaml")) if f"\n{rest}:" in f"\n{p.read_text()}"
@@ -85,6 +85,13 @@ def explained(error: Exception) -> str:
         known = [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.rglob("*.yaml"))]
         return f"There is no {group}={choice}: {nearest(choice, known)}"
     return " ".join(text.split()).rstrip(".") + "."
+
+
+def _of_search() -> list[str]:
+    """Every key of hydra.sweeper for a search."""
+    from lmab.lab.tuning.settings import Settings
+
+    return [f"hydra.sweeper.{key}" for key in Settings.__dataclass_fields__]
 
 
 def _keys() -> list[str]:

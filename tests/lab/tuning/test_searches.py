@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
+import struct
 from typing import TYPE_CHECKING, Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
+from wandb.proto import wandb_internal_pb2
 
 from lmab.lab.tuning import study, worker
-from lmab.store import Store
+from lmab.store import Record, Store
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from optuna.study import Study
@@ -88,38 +91,81 @@ def test_the_best_trial_runs_again_to_the_last_digit(search: Line, here: Line, t
     assert again.curves["val/classify_loss"][-1][1] == best.values[0]
 
 
-FAULTS: dict[str, Any] = {
-    "an exception": lambda record: 1 / 0,
-    "no memory": lambda record: (_ for _ in ()).throw(MemoryError("out of memory")),
-    "no number": lambda record: record.curves.update({"val/classify_loss": [(6, math.nan)]}),
-}
+def _no_memory(record: Record) -> None:
+    raise MemoryError("no more of it")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def _no_number(record: Record) -> None:
+    record.curves["val/classify_loss"] = [(6, math.nan)]
+
+
+def _diverged(record: Record) -> None:
+    record.state, record.message = "diverged", "val/classify_loss is nan at step 2 of 6."
+
+
+# What happens to a run, and what is said of its trial.
+FAULTS: list[tuple[Callable[[Record], object], str]] = [
+    (lambda record: 1 / 0, "ZeroDivisionError: division by zero"),
+    (_no_memory, "MemoryError: no more of it"),
+    (_no_number, "val/classify_loss is nan"),
+    (_diverged, "diverged: val/classify_loss is nan at step 2 of 6."),
+]
+
+
 def test_a_trial_that_fails_stops_no_other_and_is_never_the_best(
-    fault: str, search: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = worker.run
     count = iter(range(99))
 
     def run(cfg: Any, **more: Any) -> Any:
         record = done(cfg, **more)
-        if next(count) == 1:
-            try:
-                FAULTS[fault](record)
-            except (ZeroDivisionError, MemoryError) as error:
-                raise worker.Failed(f"{type(error).__name__}: {error}") from error
+        if (number := next(count)) and number <= len(FAULTS):
+            FAULTS[number - 1][0](record)
         return record
 
     monkeypatch.setattr(worker, "run", run)
-    found = search(LR, "hydra.sweeper.n_trials=4")
+    found = search(LR, "hydra.sweeper.n_trials=6")
     assert found.returncode == 0
-    states = [t.state.name for t in trials(tmp_path)]
-    assert states == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-    assert trials(tmp_path)[1].user_attrs[study.WHY]
-    assert "The best of 4 trials is" in found.stdout
-    assert "failed" in (report(tmp_path) / "trials.csv").read_text()
-    assert search(LR, "hydra.sweeper.n_trials=4", "hydra.sweeper.max_failure_rate=0.1").returncode == 1
+    assert [t.state.name for t in trials(tmp_path)] == ["COMPLETE", *["FAIL"] * len(FAULTS), "COMPLETE"]
+    for trial, (_, says) in zip(trials(tmp_path)[1:], FAULTS, strict=False):
+        assert trial.user_attrs[study.WHY].endswith(says)
+    best = min((t for t in trials(tmp_path) if t.values), key=lambda t: t.values[0])
+    assert f"The best of 6 trials is {best.number}," in found.stdout
+    assert (report(tmp_path) / "trials.csv").read_text().count(",failed,") == len(FAULTS)
+    assert search(LR, "hydra.sweeper.n_trials=6", "hydra.sweeper.max_failure_rate=0.1").returncode == 1
+
+
+def test_each_trial_is_a_run_of_the_studys_group_at_wandb(search: Line, tmp_path: Path) -> None:
+    """Its real client, offline; the one that is pruned is closed too."""
+    words = ["hydra/sweeper/pruner=threshold", "hydra.sweeper.pruner.upper=0", "tracker=wandb", "tracker.mode=offline"]
+    assert search(LR, "hydra.sweeper.n_trials=1", *words).returncode == 1  # every trial is pruned
+    (record,) = Store(tmp_path)
+    assert record.state == "pruned"
+    (kept,) = (tmp_path / record.signature).glob("wandb/offline-run-*/*.wandb")
+    found = [one for one in _records(kept) if one.WhichOneof("record_type") in ("run", "exit")]
+    first = found[0].run
+    assert (first.run_id, first.run_group, first.job_type) == (record.signature, "s", "trial 0")
+    config = {u.key: json.loads(u.value_json) for u in first.config.update}
+    assert config["optim"]["lr"] == trials(tmp_path)[0].params["optim.lr"]
+    assert found[-1].WhichOneof("record_type") == "exit"
+
+
+def _records(path: Path) -> Iterator[Any]:
+    """The records of a .wandb file: a header of seven bytes, then LevelDB's log format in blocks of 32 KiB."""
+    data, place, parts = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:  # the rest of a block is too short for a header
+            place += 32768 - place % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last of several
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            yield record
+            parts = b""
 
 
 def test_points_that_cannot_be_trained_are_said_and_passed_over(search: Line, tmp_path: Path) -> None:
@@ -221,8 +267,13 @@ def test_several_metrics_have_a_front(search: Line, tmp_path: Path) -> None:
         ([LR, "hydra/sweeper/sampler=grid"], "is an interval"),
         ([LR, "seed=0,1"], "hydra.sweeper.seeds="),
         (["optim.lrr=0.1,0.2"], "optim.lr"),
+        ([LR, "+optim.lrr=0.1"], "lrr"),
+        ([LR, "hydra.sweeper.n_trial=3"], "did you mean hydra.sweeper.n_trials"),
+        ([LR, "+hydra.sweeper.trials=3"], "hydra.sweeper.trials is not known"),
+        ([LR, "hydra.sweeper.n_trials=many"], "hydra.sweeper.n_trials='many' cannot work"),
+        ([LR, "+hydra.sweeper.sampler.n_startup=3"], "cannot be made of these settings"),
+        ([LR, "hydra.sweeper.study_name=../x"], "leaves the store"),
         (["model.dim=8"], "Nothing is searched"),
-        ([LR, "hydra.sweeper.storage='nosuch://x'"], "cannot be opened"),
     ],
 )
 def test_what_cannot_be_searched_is_one_sentence(words: list[str], says: str, search: Line, tmp_path: Path) -> None:
@@ -246,11 +297,3 @@ def test_what_the_space_changes_the_meaning_of_is_no_metric(here: Line, tmp_path
     done = here(*line, "objective.mlm.rate=interval(0.1,0.5)")
     assert done.returncode == 2
     assert "val/mlm_loss cannot tell which objective.mlm.rate is best" in done.stderr
-
-
-def test_what_was_half_written_is_cut_off(search: Line, tmp_path: Path) -> None:
-    assert search(LR, "hydra.sweeper.n_trials=2").returncode == 0
-    with (tmp_path / "studies" / "s" / "journal.log").open("ab") as file:
-        file.write(b'{"op_code": 4, "worker_id"')
-    assert search(LR, "hydra.sweeper.n_trials=3").returncode == 0
-    assert len(trials(tmp_path)) == 3

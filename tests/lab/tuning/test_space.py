@@ -65,6 +65,12 @@ def test_a_choice_has_hydras_values(words: list[str], tagged: bool) -> None:
         assert told(simple) == plain(simple)
 
 
+def test_values_that_python_takes_for_one_stay_several() -> None:
+    word = "k=choice(1,true,1.0,0,false)"
+    assert told(word) == plain(word)
+    assert len({*told(word)}) == 5
+
+
 @given(st.permutations(["a", "b", "c", "d"]))
 def test_a_choice_that_is_shuffled_is_one_space_in_every_process(words: list[str]) -> None:
     word = f"key=shuffle({','.join(words)})"

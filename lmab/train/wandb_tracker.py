@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import wandb
+import wandb.env
 from wandb.errors import UsageError
 
 from lmab.train.tracker import by_step
@@ -40,6 +42,7 @@ class WandbTracker:
             # What a killed process left is a part of what is written now; two parts would be synced as two.
             for old in (folder / "wandb").glob("offline-run-*"):
                 shutil.rmtree(old, ignore_errors=True)
+        _own_service()
         sweep = record.config.get("sweep") or {}
         try:
             self._run = wandb.init(
@@ -76,3 +79,13 @@ class WandbTracker:
         self._run.summary.update({**record.metrics, "state": record.state})
         self._run.finish(exit_code=0 if record.state in ("done", "pruned") else 1)
         self._run = None
+
+
+def _own_service() -> None:
+    """Forget a W&B service that another process started and left in the environment.
+
+    A job inherits it from the process that launched it. Such a service may be on another machine or end with its
+    owner, and it keeps the id of a killed run "in use" for as long as it lives.
+    """
+    if f"-{os.getpid()}-" not in os.environ.get(wandb.env.SERVICE, f"-{os.getpid()}-"):
+        del os.environ[wandb.env.SERVICE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import struct
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import wandb
+import wandb.env
 from wandb.proto import wandb_internal_pb2
 
 from lmab.run import run
@@ -78,6 +81,8 @@ def _curve(record: Record) -> dict[int, dict[str, float]]:
 
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
+    wandb.setup()  # this process has a service of its own, which the one that is killed below must not take up
+    assert os.environ[wandb.env.SERVICE]
     words = [sys.executable, "run.py", "budget=smoke", "display=false", "trainer.steps=200", f"store={tmp_path}"]
     words += ["tracker=wandb", "sweep={name:'roberta/masking',arm:dynamic}"]
     process = subprocess.Popen(words, cwd=ROOT)

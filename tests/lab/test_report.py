@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import csv
-import importlib.util
 import io
 import itertools
 import json
 import math
 import re
-import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +24,7 @@ from lmab.types import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 METRIC = "test/mlm_loss"
 SEEDS = range(7)
@@ -570,56 +568,14 @@ def test_metrics_that_only_some_runs_have(tmp_path: Path) -> None:
 
 # In a browser
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (CHROMIUM.exists() and DRIVER.exists()), reason="needs Debian's chromium and its driver")
-@pytest.mark.skipif(importlib.util.find_spec("selenium") is None, reason="needs selenium")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # selenium's own sockets
-def test_in_a_browser(written: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
+def test_in_a_browser(
+    written: Any, looked_at: Callable[[Path, int], None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     root = tmp_path_factory.mktemp("compared")
     made = [*grid(seeds=3), *grid(seeds=3, lr=0.1), *grid(seeds=3, lr=0.2)]
     found = compare.compare(stored(root, *made), ["objective.mlm.copies", "optim.lr"])
-    pages = [written[0].html, compare.write(root, found, "").html]
-    options = Options()
-    options.binary_location = str(CHROMIUM)
-    switches = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
-    for switch in [*switches.split(), "disable-component-update", "disable-sync", f"user-data-dir={tmp_path}"]:
-        options.add_argument(f"--{switch}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    try:
-        for page, (width, scheme) in itertools.product(pages, ((1100, "light"), (390, "light"), (390, "dark"))):
-            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-            media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-            driver.get(page.as_uri())
-            ask = driver.execute_script
-            assert ask("return document.documentElement.scrollWidth") <= width
-            sizes = ask(
-                "return [...document.querySelectorAll('svg')].map(s => {"
-                "const box = s.getBoundingClientRect(); return [box.width, box.height]})"
-            )
-            assert len(sizes) == 4
-            assert all(w > 250 and h > 80 for w, h in sizes)
-            # the ink of a figure follows the page
-            ink = ask("return getComputedStyle(document.querySelector('svg text')).fill")
-            assert ink == ask("return getComputedStyle(document.body).color")
-            dark = ask("return getComputedStyle(document.body).backgroundColor") != "rgb(252, 252, 250)"
-            assert dark == (scheme == "dark")
-            # no letter of a figure is cut off
-            assert ask(
-                "return [...document.querySelectorAll('svg text')].every(t => {"
-                "const a = t.getBoundingClientRect(), b = t.closest('svg').getBoundingClientRect();"
-                "return a.left >= b.left - 1 && a.right <= b.right + 1})"
-            )
-        assert driver.get_log("browser") == []
-    finally:
-        driver.quit()
-        shutil.rmtree(tmp_path, ignore_errors=True)
+    for page in (written[0].html, compare.write(root, found, "").html):
+        looked_at(page, 4)

@@ -44,29 +44,31 @@ class Board:
         table = Table(title=f"{self.title}   {ended} of {count} trials", title_justify="left")
         first = self.plans[0]
         names = ["study"] if self._named(first) else []
-        for column in (*names, "trial", *(axis.name for axis in first.space.axes), "state", *first.metrics):
+        params = first.space.names(trial.params for _, trial in trials)
+        for column in (*names, "trial", *params, "state", *first.metrics):
             table.add_column(column, justify="left" if column in ("study", "state") else "right", overflow="fold")
         newest = sorted(trials, key=lambda pair: pair[1].datetime_start or datetime.datetime.max)
         for plan, trial in newest[-_SHOWN:]:
-            table.add_row(*self._named(plan), *cells(trial, plan))
+            table.add_row(*self._named(plan), *cells(trial, plan, params))
         return table
 
     def news(self) -> Iterator[str]:
         """A line for every trial that ended since this was last asked."""
         for plan, trial in self._trials():
+            names = [*trial.params]
             if trial.state.is_finished() and (plan.name, trial.number) not in self._said:
                 self._said.add((plan.name, trial.number))
-                _, *params, state = cells(trial, plan)[: len(plan.space.axes) + 2]
+                _, *params, state = cells(trial, plan, names)[: len(names) + 2]
                 values = " ".join(map(figure, plan.metrics, trial.values or []))
                 who = " ".join([*self._named(plan), f"trial {trial.number}"])
                 yield f"{who} ({' '.join(params)}): {state} {values}".rstrip()
 
 
-def cells(trial: FrozenTrial, plan: Plan) -> list[str]:
-    """A trial as a row: its number, parameters, state and values."""
+def cells(trial: FrozenTrial, plan: Plan, names: Sequence[str]) -> list[str]:
+    """A trial as a row: its number, the parameters of these names, its state and values."""
     values = [*(trial.values or [])] if trial.state == TrialState.COMPLETE else []
     values += [float("nan")] * (len(plan.metrics) - len(values))
-    params = [written(trial.params.get(axis.name)) for axis in plan.space.axes]
+    params = [written(trial.params.get(name)) for name in names]
     return [str(trial.number), *params, state(trial), *map(figure, plan.metrics, values)]
 
 

@@ -76,7 +76,7 @@ def slices(result: Found, name: str) -> Figure | None:
     done = [trial for trial in result.complete if name in trial.params]
     if not done:
         return None
-    kind = plan.space.distributions[name]
+    kind = done[0].distributions[name]
     words = [str(choice) for choice in kind.choices] if isinstance(kind, CategoricalDistribution) else []
 
     def draw(canvas: Canvas) -> None:

@@ -33,6 +33,11 @@ class Found:
     importance: dict[str, float]
 
     @property
+    def names(self) -> list[str]:
+        """Of the parameters: those of the space, and those that a function of the user's added in some trials."""
+        return self.plan.space.names(t.params for t in self.trials)
+
+    @property
     def complete(self) -> list[FrozenTrial]:
         """Those that have a value."""
         return [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
@@ -57,10 +62,11 @@ def _surpasses(one: list[float], other: list[float]) -> bool:
 def _importance(plan: Plan, known: Study) -> dict[str, float]:
     """Nothing where the trials are too few, or all alike."""
     done = [t for t in known.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
-    if len(done) < 4 or len({t.values[0] for t in done}) < 2 or len(plan.space.axes) < 2:
+    names = [n for n in plan.space.names(t.params for t in done) if all(n in t.params for t in done)]
+    if len(done) < 4 or len({t.values[0] for t in done}) < 2 or len(names) < 2:
         return {}
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    names = [axis.name for axis in plan.space.axes if len({t.params.get(axis.name) for t in done}) > 1]
+    names = [name for name in names if len({t.params.get(name) for t in done}) > 1]
     try:
         sign = 1 if plan.directions[0] == "minimize" else -1  # it asks what makes a figure low
         with warnings.catch_warnings():

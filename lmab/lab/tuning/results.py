@@ -50,7 +50,7 @@ def write(root: Path, result: Found, line: list[str]) -> Paths:
     sentence = said(result)
     page = Page(
         title=plan.name,
-        words=f"A search over {', '.join(axis.name for axis in plan.space.axes)} for {_aim(plan)}.",
+        words=f"A search over {', '.join(result.names)} for {_aim(plan)}.",
         answer="",
         sentence=sentence,
         sections=_sections(result, kept, f"python run.py -m {shlex.join(line)}"),
@@ -84,8 +84,6 @@ def said(result: Found) -> str:
 def again(plan: Plan, trial: FrozenTrial) -> str:
     """A configuration that reruns a trial's first run: `python run.py --config-dir FOLDER --config-name NAME`."""
     lines = [*plan.base, *plan.space.lines(trial.params), *(f"seed={seed}" for seed in plan.seeds[:1])]
-    known = set(plan.space.distributions)
-    lines += [f"{key}={value}" for key, value in trial.params.items() if key not in known]
     values = OmegaConf.to_container(composed(lines), resolve=True)
     assert isinstance(values, dict)
     return OmegaConf.to_yaml(OmegaConf.create({"defaults": _HYDRA, **values, "hydra": _PLACE}))
@@ -103,9 +101,7 @@ def _sections(result: Found, kept: list[Path], command: str) -> list[Section]:
         Section("History", figures=[figures.history(result, i) for i in range(len(plan.metrics))]),
         Section("Curves", figures=[figures.curves(result)] if plan.one else []),
         Section("Importance", text=shares_note, tables=[shares]),
-        Section(
-            "Slices", figures=[figures.slices(result, axis.name) for axis in plan.space.axes] if result.complete else []
-        ),
+        Section("Slices", figures=[figures.slices(result, name) for name in result.names] if result.complete else []),
         Section("What it cost", tables=[cost(result)]),
         Section("All trials", tables=[_table(result, result.trials)]),
         Section(
@@ -118,11 +114,11 @@ def _sections(result: Found, kept: list[Path], command: str) -> list[Section]:
 
 def _table(result: Found, trials: list[FrozenTrial]) -> Table:
     plan = result.plan
-    head = ["trial", *(axis.name for axis in plan.space.axes), "state", *plan.metrics, "runs", "note"]
-    rows = [
-        [*cells(t, plan), " ".join(t.user_attrs.get(study.RUNS, [])), str(t.user_attrs.get(study.WHY, ""))]
-        for t in trials
-    ]
+    head = ["trial", *result.names, "state", *plan.metrics, "runs", "note"]
+    rows = []
+    for t in trials:
+        runs, why = t.user_attrs.get(study.RUNS, []), t.user_attrs.get(study.WHY, "")
+        rows.append([*cells(t, plan, result.names), " ".join(runs), str(why)])
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     return Table("Trials", head, rows)

@@ -45,6 +45,11 @@ def of_plan(plan: Plan) -> Seeded:
             f"hydra.sweeper.constraints out."
         )
 
+    if issubclass(kind, GridSampler) and plan.custom is not None:
+        raise BadInput(
+            "A grid has no values of what hydra.sweeper.custom_search_space names: choose "
+            "hydra/sweeper/sampler=brute_force."
+        )
     if issubclass(kind, GridSampler) or (
         plan.custom is None and issubclass(kind, BruteForceSampler) and plan.space.finite
     ):

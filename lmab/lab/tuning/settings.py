@@ -111,7 +111,7 @@ def planned(
         raise BadInput(f"hydra.sweeper.study_name={settings.study_name} leaves the store: give a name as in tune/lr.")
     name = settings.study_name or f"{title}-{cache.key(question)[:8]}"
     trials = settings.n_trials
-    if where.finite and _counts(settings.sampler):
+    if where.finite and not settings.custom_search_space and _counts(settings.sampler):
         trials = min(trials, math.prod(len(axis.values or ()) for axis in where.axes))
     plan = Plan(
         name=name,

@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from lmab.types import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from optuna.distributions import BaseDistribution
@@ -57,7 +57,16 @@ class Space:
 
     def lines(self, params: Mapping[str, Any]) -> list[str]:
         """The overrides of a trial. params: name -> value."""
-        return [axis.line(params[axis.name]) for axis in self.axes]
+        return [*(axis.line(params[axis.name]) for axis in self.axes), *self.more(params)]
+
+    def more(self, params: Mapping[str, Any]) -> list[str]:
+        """Those of parameters that a function of the user's named (`custom_search_space`)."""
+        known = {axis.name for axis in self.axes}
+        return [f"{key}={value}" for key, value in params.items() if key not in known]
+
+    def names(self, found: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Of all parameters. found: those of trials, of which some may have more than there are axes."""
+        return [*{name: None for params in (self.distributions, *found) for name in params}]
 
     def corner(self, *, last: bool = False) -> list[str]:
         """The overrides of one point of it: of each range the first value, of an interval the lower end; or the last
@@ -91,16 +100,19 @@ def _end(axis: Axis, *, last: bool) -> Any:
     return axis.distribution.high if last else axis.distribution.low
 
 
-def read(parser: OverridesParser, params: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Space, list[str]]:
+def read(
+    parser: OverridesParser, params: Mapping[str, Any], arguments: Sequence[str], *, empty: bool = False
+) -> tuple[Space, list[str]]:
     """The space, and the overrides that every trial shares. params: key -> sweep, as in `hydra.sweeper.params`.
-    arguments: of the command line, which count over them. BadInput: nothing is searched, or a sweep of no values."""
+    arguments: of the command line, which count over them. empty: may it have no axes? BadInput: nothing is searched, or
+    a sweep of no values."""
     lines = {str(key).lstrip("+"): f"{key}={_text(value)}" for key, value in params.items()}
     asked = parser.parse_overrides([*lines.values()])
     chosen = {o.get_key_element().lstrip("+"): o for o in asked}
     for override in parser.parse_overrides([*arguments]):
         chosen[override.get_key_element().lstrip("+")] = override
     axes = [axis(o) for o in chosen.values() if o.is_sweep_override()]
-    if not axes:
+    if not axes and not empty:
         raise BadInput(
             "Nothing is searched: give a key some values, as in 'optim.lr=tag(log, interval(1e-4, 1e-2))', or several "
             "in hydra.sweeper.params."

@@ -33,7 +33,7 @@ def sweep_study(hydra: Hydra, given: dict[str, Any], arguments: list[str]) -> Fo
     settings = read(given)
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
     asked = [line for line in arguments if line.lstrip("+").split("=")[0] != "sweeps"]
-    where, shared = space.read(parser, settings.params, asked)
+    where, shared = space.read(parser, settings.params, asked, empty=settings.custom_search_space is not None)
     base = [*_base(hydra), *shared]
     corners = [compose(hydra, [*base, *where.corner(last=last)]) for last in (False, True)]
     plan = planned(settings, where, base, corners)

@@ -162,9 +162,8 @@ def _composed(overrides: list[str], trial: Trial, plan: Plan) -> DictConfig:
     cfg = composed(overrides)
     if plan.custom is None:
         return cfg
-    known = set(trial.params)
     get_method(plan.custom)(cfg, trial)  # names more parameters, as Hydra's own sweeper for Optuna lets it
-    return composed([*overrides, *(f"{key}={value}" for key, value in trial.params.items() if key not in known)])
+    return composed([*overrides, *plan.space.more(trial.params)])
 
 
 def _refused(trial: Trial, plan: Plan, known: Mapping[str, float]) -> TrialState | None:

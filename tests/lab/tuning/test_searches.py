@@ -297,3 +297,62 @@ def test_what_the_space_changes_the_meaning_of_is_no_metric(here: Line, tmp_path
     done = here(*line, "objective.mlm.rate=interval(0.1,0.5)")
     assert done.returncode == 2
     assert "val/mlm_loss cannot tell which objective.mlm.rate is best" in done.stderr
+
+
+def depth(cfg: Any, trial: optuna.Trial) -> None:
+    """What hydra.sweeper.custom_search_space names below: how deep depends on how wide."""
+    trial.suggest_int("model.depth", 1, 2 if cfg.model.dim < 8 else 4)
+
+
+def test_a_function_may_name_more_parameters(search: Line, here: Line, tmp_path: Path) -> None:
+    own = f"hydra.sweeper.custom_search_space={__name__}.depth"
+    words = ["model.dim=choice(4,8)", "hydra/sweeper/sampler=brute_force", "hydra.sweeper.n_trials=6"]
+    assert search(*words, own).returncode == 0
+    points = {(t.params["model.dim"], t.params["model.depth"]) for t in trials(tmp_path)}
+    assert points == {(4, 1), (4, 2), (8, 1), (8, 2), (8, 3), (8, 4)}
+    runs = {(r.config["model"]["dim"], r.config["model"]["depth"]) for r in Store(tmp_path)}
+    assert runs == points
+    with (report(tmp_path) / "trials.csv").open() as file:
+        assert {(int(row["model.dim"]), int(row["model.depth"])) for row in csv.DictReader(file)} == points
+    assert "val/classify_loss over model.depth" in (report(tmp_path) / "report.html").read_text()
+    best = min(trials(tmp_path), key=lambda t: t.values[0])
+    assert here("run.py", "--config-dir", str(report(tmp_path)), "--config-name", "best").returncode == 0
+    assert len(list(Store(tmp_path))) == 6  # it is a run that there was
+    assert f"depth: {best.params['model.depth']}" in (report(tmp_path) / "best.yaml").read_text()
+
+
+def test_a_function_may_name_all_parameters(search: Line, tmp_path: Path) -> None:
+    own = f"hydra.sweeper.custom_search_space={__name__}.depth"
+    assert search(own, "hydra.sweeper.n_trials=3", "model.dim=8").returncode == 0
+    assert all([*t.params] == ["model.depth"] for t in trials(tmp_path))
+    done = search(own, "model.dim=choice(4,8)", "hydra/sweeper/sampler=grid", "hydra.sweeper.study_name=t")
+    assert done.returncode == 2
+    assert "hydra/sweeper/sampler=brute_force" in done.stderr
+
+
+def test_what_is_worse_over_the_first_seeds_is_not_trained_with_the_others(search: Line, tmp_path: Path) -> None:
+    words = ["hydra/sweeper/pruner=wilcoxon", "hydra.sweeper.seeds=[0,1,2,3,4,5]", "hydra/sweeper/sampler=grid"]
+    assert search("optim.lr=choice(1e-2,1e-6)", *words, "hydra.sweeper.sampler.seed=1").returncode == 0
+    good, bad = trials(tmp_path)
+    assert (good.params["optim.lr"], bad.params["optim.lr"]) == (1e-2, 1e-6)
+    assert good.state == TrialState.COMPLETE
+    assert len(good.user_attrs[study.RUNS]) == 6
+    # Worse in all of n seeds has a one-sided p of 1/2^n, which is under 0.1 from four on.
+    assert bad.state == TrialState.PRUNED
+    assert len(bad.user_attrs[study.RUNS]) == 4
+    assert all(r.state == "done" for r in Store(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # selenium's own sockets
+def test_pages_in_a_browser(search: Line, looked_at: Callable[[Path, int], None], tmp_path: Path) -> None:
+    words = ["hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1"]
+    assert search(LR, DIM, "hydra.sweeper.n_trials=6", *words).returncode == 0
+    looked_at(report(tmp_path) / "report.html", 4)  # history, curves, and a slice of each parameter
+    both = [
+        "hydra.sweeper.metric=[val/classify_accuracy,cost/parameters]",
+        "hydra.sweeper.direction=[maximize,minimize]",
+    ]
+    assert search(LR, DIM, "hydra.sweeper.n_trials=6", *both, "hydra.sweeper.study_name=t").returncode == 0
+    (page,) = (tmp_path / "reports").glob("t-*/report.html")
+    looked_at(page, 5)  # the front, a history of each metric, and the slices

@@ -7,16 +7,18 @@ import itertools
 import json
 import os
 import runpy
+import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sentencex
 import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
+from wandb.proto import wandb_internal_pb2
 
 from lmab.__main__ import main
 from lmab.data.corpus import Files, Movies
@@ -161,3 +163,32 @@ def lmab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return status, said.out, said.err
 
     return entered
+
+
+_BLOCK = 32768  # bytes
+
+
+@pytest.fixture
+def told_to_wandb() -> Callable[[Path], Iterator[Any]]:
+    """The records that W&B's client keeps of the one offline run in a run's folder."""
+    return _told
+
+
+def _told(folder: Path) -> Iterator[Any]:
+    """A file of theirs is a header of seven bytes, then LevelDB's log format in blocks of 32 KiB."""
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data = path.read_bytes()
+    assert data[:4] == b":W&B"
+    place, parts = 7, b""
+    while place + 7 <= len(data):
+        if _BLOCK - place % _BLOCK < 7:  # the rest of a block is too short for a header
+            place += _BLOCK - place % _BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last of several
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            yield record
+            parts = b""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -15,45 +14,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import wandb
 import wandb.env
-from wandb.proto import wandb_internal_pb2
 
 from lmab.run import run
 from lmab.store import Record, Store
 from lmab.train.wandb_tracker import WandbTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from omegaconf import DictConfig
 
+    Told = Callable[[Path], Iterator[Any]]
+
 ROOT = Path(__file__).parents[2]
-BLOCK = 32768
 
 
-def _records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file: a header of seven bytes, then LevelDB's log format in blocks of 32 KiB."""
-    data = path.read_bytes()
-    assert data[:4] == b":W&B"
-    place, parts = 7, b""
-    while place + 7 <= len(data):
-        if BLOCK - place % BLOCK < 7:  # the rest of a block is too short for a header
-            place += BLOCK - place % BLOCK
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or the last of several
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-            parts = b""
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """The one offline run below a run's folder: its history by step, its config, its summary, its exit code."""
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+def _read(records: Iterable[Any]) -> dict[str, Any]:
+    """A run of W&B: its history by step, its config, its summary, its exit code."""
     found: dict[str, Any] = {"history": {}, "summary": {}, "config": {}, "exit": None}
-    for record in _records(path):
+    for record in records:
         kind = record.WhichOneof("record_type")
         if kind == "run":
             found["id"], found["group"], found["job"] = record.run.run_id, record.run.run_group, record.run.job_type
@@ -80,7 +59,9 @@ def _curve(record: Record) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., DictConfig], tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_is_one_complete_run(
+    composed: Callable[..., DictConfig], told_to_wandb: Told, tmp_path: Path
+) -> None:
     wandb.setup()  # this process has a service of its own, which the one that is killed below must not take up
     assert os.environ[wandb.env.SERVICE]
     words = [sys.executable, "run.py", "budget=smoke", "display=false", "trainer.steps=200", f"store={tmp_path}"]
@@ -94,7 +75,7 @@ def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., Di
     run(composed(*words[2:]))
     (record,) = list(Store(tmp_path))
     assert "goes on from" in (tmp_path / record.signature / "run.log").read_text()
-    found = _read(tmp_path / record.signature)
+    found = _read(told_to_wandb(tmp_path / record.signature))
     assert found["id"] == record.signature
     assert (found["group"], found["job"]) == ("roberta/masking", "dynamic")
     assert found["history"] == _curve(record)
@@ -104,7 +85,7 @@ def test_a_killed_and_resumed_run_is_one_complete_run(composed: Callable[..., Di
     assert "${" not in json.dumps(found["config"])
 
 
-def test_two_runs_in_one_process_stay_two_and_a_failed_one_is_closed(tmp_path: Path) -> None:
+def test_two_runs_in_one_process_stay_two_and_a_failed_one_is_closed(told_to_wandb: Told, tmp_path: Path) -> None:
     for name, state in (("aaaaaaaaaaaaaaaa", "done"), ("bbbbbbbbbbbbbbbb", "failed")):
         record = Record(signature=name, state="running", config={"seed": 0, "sweep": None, "name": None})
         tracker = WandbTracker(mode="offline", project="lmab")
@@ -114,7 +95,7 @@ def test_two_runs_in_one_process_stay_two_and_a_failed_one_is_closed(tmp_path: P
         record.state = state  # type: ignore[assignment]
         tracker.close(record)
         tracker.close(record)  # closing twice is harmless
-    done, failed = (_read(tmp_path / name) for name in ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"))
+    done, failed = (_read(told_to_wandb(tmp_path / name)) for name in ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"))
     assert done["history"] == {1: {"train/mlm_loss": 2.5}}
     assert failed["history"] == {1: {"train/mlm_loss": 3.5}}
     assert (done["exit"], failed["exit"]) == (0, 1)

@@ -6,13 +6,11 @@ import csv
 import json
 import math
 import re
-import struct
 from typing import TYPE_CHECKING, Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
-from wandb.proto import wandb_internal_pb2
 
 from lmab.lab.tuning import study, worker
 from lmab.store import Record, Store
@@ -136,36 +134,22 @@ def test_a_trial_that_fails_stops_no_other_and_is_never_the_best(
     assert search(LR, "hydra.sweeper.n_trials=6", "hydra.sweeper.max_failure_rate=0.1").returncode == 1
 
 
-def test_each_trial_is_a_run_of_the_studys_group_at_wandb(search: Line, tmp_path: Path) -> None:
+def test_each_trial_is_a_run_of_the_studys_group_at_wandb(
+    search: Line, told_to_wandb: Callable[[Path], Iterator[Any]], tmp_path: Path
+) -> None:
     """Its real client, offline; the one that is pruned is closed too."""
     words = ["hydra/sweeper/pruner=threshold", "hydra.sweeper.pruner.upper=0", "tracker=wandb", "tracker.mode=offline"]
     assert search(LR, "hydra.sweeper.n_trials=1", *words).returncode == 1  # every trial is pruned
     (record,) = Store(tmp_path)
     assert record.state == "pruned"
-    (kept,) = (tmp_path / record.signature).glob("wandb/offline-run-*/*.wandb")
-    found = [one for one in _records(kept) if one.WhichOneof("record_type") in ("run", "exit")]
+    found = [
+        one for one in told_to_wandb(tmp_path / record.signature) if one.WhichOneof("record_type") in ("run", "exit")
+    ]
     first = found[0].run
     assert (first.run_id, first.run_group, first.job_type) == (record.signature, "s", "trial 0")
     config = {u.key: json.loads(u.value_json) for u in first.config.update}
     assert config["optim"]["lr"] == trials(tmp_path)[0].params["optim.lr"]
     assert found[-1].WhichOneof("record_type") == "exit"
-
-
-def _records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file: a header of seven bytes, then LevelDB's log format in blocks of 32 KiB."""
-    data, place, parts = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if 32768 - place % 32768 < 7:  # the rest of a block is too short for a header
-            place += 32768 - place % 32768
-            continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # whole, or the last of several
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            yield record
-            parts = b""
 
 
 def test_points_that_cannot_be_trained_are_said_and_passed_over(search: Line, tmp_path: Path) -> None:

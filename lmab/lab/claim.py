@@ -53,8 +53,8 @@ class Measure:
 class Tune:
     """How each arm is tuned before it is judged: all over the same space, with as many trials and the same sampler.
 
-    params: key -> sweep, in Hydra's grammar. trials: of each arm, or an interpolation of its budget. seeds: of every
-    trial, none of them one that the arms are judged by. metric: of validation. sampler: a node with `_target_`.
+    params: key -> sweep, in Hydra's grammar. trials: of each arm. Both may be interpolations of the budget. seeds: of
+    every trial, none of them one that the arms are judged by. metric: of validation. sampler: a node with `_target_`.
     """
 
     params: dict[str, Any]

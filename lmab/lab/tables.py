@@ -109,6 +109,12 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:#.4g}"
 
 
+def unit(metric: str) -> tuple[str, float]:
+    """How a metric stands at the head of a column, and how many of its units make one there: costs have one of their
+    own."""
+    return _COST.get(metric.removeprefix("cost/"), (metric, 1)) if metric.startswith("cost/") else (metric, 1)
+
+
 def compact(value: float) -> str:
     """Three digits and a letter, as papers print counts: 17.7M."""
     digits = float(f"{value:.3g}")

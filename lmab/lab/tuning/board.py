@@ -45,7 +45,7 @@ class Board:
         first = self.plans[0]
         names = ["study"] if self._named(first) else []
         params = first.space.names(trial.params for _, trial in trials)
-        for column in (*names, "trial", *params, "state", *first.metrics):
+        for column in (*names, *head(first, params)):
             table.add_column(column, justify="left" if column in ("study", "state") else "right", overflow="fold")
         newest = sorted(trials, key=lambda pair: pair[1].datetime_start or datetime.datetime.max)
         for plan, trial in newest[-_SHOWN:]:
@@ -55,26 +55,30 @@ class Board:
     def news(self) -> Iterator[str]:
         """A line for every trial that ended since this was last asked."""
         for plan, trial in self._trials():
-            names = [*trial.params]
             if trial.state.is_finished() and (plan.name, trial.number) not in self._said:
                 self._said.add((plan.name, trial.number))
-                _, *params, state = cells(trial, plan, names)[: len(names) + 2]
                 values = " ".join(map(figure, plan.metrics, trial.values or []))
                 who = " ".join([*self._named(plan), f"trial {trial.number}"])
-                yield f"{who} ({' '.join(params)}): {state} {values}".rstrip()
+                params = " ".join(map(written, trial.params.values()))
+                yield f"{who} ({params}): {state(trial)} {values}".rstrip()
+
+
+def head(plan: Plan, names: Sequence[str]) -> list[str]:
+    """Of columns of trials. names: of their parameters."""
+    return ["trial", "state", *(tables.unit(metric)[0] for metric in plan.metrics), *names]
 
 
 def cells(trial: FrozenTrial, plan: Plan, names: Sequence[str]) -> list[str]:
-    """A trial as a row: its number, the parameters of these names, its state and values."""
+    """A trial as a row below that head."""
     values = [*(trial.values or [])] if trial.state == TrialState.COMPLETE else []
     values += [float("nan")] * (len(plan.metrics) - len(values))
     params = [written(trial.params.get(name)) for name in names]
-    return [str(trial.number), *params, state(trial), *map(figure, plan.metrics, values)]
+    return [str(trial.number), state(trial), *map(figure, plan.metrics, values), *params]
 
 
 def figure(metric: str, value: float) -> str:
-    """A value of a metric as it is printed."""
-    return tables.number(value) if metric.startswith("cost/") else tables.score(value)
+    """A value of a metric as it is printed, in the unit of its column."""
+    return tables.number(value / tables.unit(metric)[1]) if metric.startswith("cost/") else tables.score(value)
 
 
 def written(value: Any) -> str:

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from lmab.lab import tables
 from lmab.lab.plots import ARMS, INK, Figure, figure
 from lmab.store import Store
 
@@ -31,13 +32,13 @@ def history(result: Found, place: int) -> Figure | None:
     if not done:
         return None
     best = np.minimum if plan.directions[place] == "minimize" else np.maximum
-    numbers = [result.trials.index(trial) + 1 for trial in done]
-    values = [trial.values[place] for trial in done]
+    numbers = [trial.number for trial in done]
+    values = _values(result, place)
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
         axes.plot(numbers, values, "o", color=ARMS[0], markersize=4, alpha=0.7, markeredgewidth=0)
-        ends = [*numbers, len(result.trials)]
+        ends = [*numbers, result.trials[-1].number]
         axes.step(ends, [*best.accumulate(values), best.reduce(values)], where="post", color=ARMS[1])
         _named(axes, "trial", plan.metrics[place])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -56,11 +57,12 @@ def best_so_far(results: Mapping[str, Found]) -> Figure | None:
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
         for place, (name, result) in enumerate(results.items()):
-            numbers = [result.trials.index(trial) + 1 for trial in result.complete]
-            values = [trial.values[0] for trial in result.complete]
+            numbers, values = [trial.number for trial in result.complete], _values(result, 0)
+            if not numbers:
+                continue
             colour = ARMS[place % len(ARMS)]
             axes.plot(numbers, values, "o", color=colour, markersize=3, alpha=0.4, markeredgewidth=0)
-            ends = [*numbers, len(result.trials)]
+            ends = [*numbers, result.trials[-1].number]
             axes.step(ends, [*best.accumulate(values), best.reduce(values)], where="post", color=colour, label=name)
         _named(axes, "trial", plan.metrics[0])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -81,11 +83,12 @@ def slices(result: Found, name: str) -> Figure | None:
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
+        scale = tables.unit(plan.metrics[0])[1]
         for trial in done:
             value = trial.params[name]
             x = words.index(str(value)) if words else value
             shade = 0.25 + 0.75 * (trial.number + 1) / (result.trials[-1].number + 1)
-            axes.plot(x, trial.values[0], "o", color=ARMS[0], alpha=shade, markersize=4, markeredgewidth=0)
+            axes.plot(x, trial.values[0] / scale, "o", color=ARMS[0], alpha=shade, markersize=4, markeredgewidth=0)
         if isinstance(kind, FloatDistribution | IntDistribution) and kind.log:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -104,23 +107,21 @@ def front(result: Found) -> Figure | None:
     if not done:
         return None
     x, y = plan.metrics[:2]
+    chosen = {trial.number for trial in result.best}
+    points = [*zip(_values(result, 1), _values(result, 0), (trial.number for trial in done), strict=True)]
+    best = sorted(point for point in points if point[2] in chosen)
+    others = [point[:2] for point in points if point[2] not in chosen]
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
-        others = [trial for trial in done if trial not in result.best]
-        axes.plot(
-            [t.values[1] for t in others],
-            [t.values[0] for t in others],
-            "o",
-            color=INK,
-            alpha=0.35,
-            markersize=4,
-            markeredgewidth=0,
-        )
-        best = sorted(result.best, key=lambda trial: trial.values[1])
-        axes.plot([t.values[1] for t in best], [t.values[0] for t in best], "D-", color=ARMS[1], markersize=5)
-        for trial in best:
-            axes.annotate(str(trial.number), (trial.values[1], trial.values[0]), (4, 4), textcoords="offset points")
+        if others:
+            axes.plot(*zip(*others, strict=True), "o", color=INK, alpha=0.35, markersize=4, markeredgewidth=0)
+        if best:
+            axes.plot(*zip(*(point[:2] for point in best), strict=True), "D-", color=ARMS[1], markersize=5)
+        for across, up, number in best:
+            axes.annotate(str(number), (across, up), (4, 4), textcoords="offset points")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
         _named(axes, y, x)
 
     caption = "Diamonds are the trials that no other surpasses in both, with their numbers."
@@ -162,7 +163,17 @@ def curves(result: Found) -> Figure | None:
     return figure(f"{plan.metrics[0]} over steps", draw, _HEIGHT, caption)
 
 
+def _values(result: Found, place: int) -> list[float]:
+    """Of a metric in all trials that have one, in the unit of the axis."""
+    scale = tables.unit(result.plan.metrics[place])[1]
+    return [trial.values[place] / scale for trial in result.complete]
+
+
 def _named(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.set_xlabel(tables.unit(x)[0])
+    axes.set_ylabel(tables.unit(y)[0])
+    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+
+
+def _tick(value: float, _: object) -> str:
+    return f"{value:.4g}" if abs(value) < 10_000 else tables.compact(value)

@@ -13,7 +13,7 @@ from lmab.lab import tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.tables import Table
 from lmab.lab.tuning import figures, study
-from lmab.lab.tuning.board import cells, figure, state
+from lmab.lab.tuning.board import cells, figure, head, state
 from lmab.starting import composed
 from lmab.store import Store, write_whole
 
@@ -78,7 +78,7 @@ def said(result: Found) -> str:
         return f"{len(result.best)} of {count} trials are surpassed by no other in all of {', '.join(plan.metrics)}."
     (best,) = result.best
     value, lines = figure(plan.metrics[0], best.values[0]), " ".join(plan.space.lines(best.params))
-    return f"The best of {count} trials is {best.number}, {plan.metrics[0]} {value}: {lines}."
+    return f"The best of {count} trials is {best.number}, {tables.unit(plan.metrics[0])[0]} {value}: {lines}."
 
 
 def again(plan: Plan, trial: FrozenTrial) -> str:
@@ -114,14 +114,14 @@ def _sections(result: Found, kept: list[Path], command: str) -> list[Section]:
 
 def _table(result: Found, trials: list[FrozenTrial]) -> Table:
     plan = result.plan
-    head = ["trial", *result.names, "state", *plan.metrics, "runs", "note"]
+    titles = [*head(plan, result.names), "runs", "note"]
     rows = []
     for t in trials:
         runs, why = t.user_attrs.get(study.RUNS, []), t.user_attrs.get(study.WHY, "")
         rows.append([*cells(t, plan, result.names), " ".join(runs), str(why)])
     if not any(row[-1] for row in rows):
-        head, rows = head[:-1], [row[:-1] for row in rows]
-    return Table("Trials", head, rows)
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    return Table("Trials", titles, rows)
 
 
 def cost(result: Found) -> Table:

@@ -47,10 +47,12 @@ def tuned(hydra: Hydra, claim: Claim, shared: list[str]) -> dict[str, Tuned]:
     if tune is None:
         return {}
     parser = OverridesParser.create(config_loader=hydra.hydra_context.config_loader)
-    where, fixed = space.read(parser, tune.params, [])
+    cfg = compose(hydra, [*claim.base, *shared])
+    where, fixed = space.read(parser, {key: _said(value, cfg) for key, value in tune.params.items()}, [])
     if fixed:
         raise BadInput(f"sweeps/{claim.name}.yaml: tune.params has one value for {fixed[0]}: move it to base.")
     _refuse(parser, claim, where, shared)
+    trials = _trials(tune, cfg)
     plans = []
     for arm, lines in claim.arms.items():
         base = [*claim.base, *shared, *lines]
@@ -58,7 +60,7 @@ def tuned(hydra: Hydra, claim: Claim, shared: list[str]) -> dict[str, Tuned]:
         settings = Settings(
             sampler=tune.sampler,
             direction=tune.direction,
-            n_trials=_trials(tune, corners[0]),
+            n_trials=trials,
             metric=tune.metric,
             seeds=tune.seeds,
         )
@@ -72,11 +74,13 @@ def tuned(hydra: Hydra, claim: Claim, shared: list[str]) -> dict[str, Tuned]:
     return found
 
 
+def _said(value: Any, cfg: Any) -> Any:
+    """A value, or what the budget says at the place that is named."""
+    return OmegaConf.create({**cfg, "_said": value})._said
+
+
 def _trials(tune: Tune, cfg: Any) -> int:
-    """A number, or what the budget says at the place that is named."""
-    if isinstance(tune.trials, int):
-        return tune.trials
-    found = OmegaConf.create({**cfg, "_trials": tune.trials})._trials
+    found = _said(tune.trials, cfg)
     if not isinstance(found, int):
         raise BadInput(f"tune.trials={tune.trials} is no number: give one, or ${{budget.tune.arm}}.")
     return found
@@ -104,7 +108,8 @@ def section(found: Mapping[str, Tuned]) -> Section:
         return Section("Tuning")
     first = next(iter(found.values())).found
     plan = first.plan
-    head = ["arm", "trials", *(axis.name for axis in plan.space.axes), plan.metrics[0], "seconds", "study"]
+    names, metric = [axis.name for axis in plan.space.axes], tables.unit(plan.metrics[0])[0]
+    head = ["arm", "trials", *names, metric, "seconds", "study"]
     rows = []
     for arm, one in found.items():
         best = one.found.best[0]

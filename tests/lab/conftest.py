@@ -70,3 +70,11 @@ def _look(driver: Chrome, page: Path, figures: int) -> None:
             "const a = t.getBoundingClientRect(), b = t.closest('svg').getBoundingClientRect();"
             "return a.left >= b.left - 1 && a.right <= b.right + 1})"
         )
+        # nor written over another one of its line
+        over = ask(
+            "return [...document.querySelectorAll('svg')].flatMap(s => {"
+            "const told = [...s.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);"
+            "return told.flatMap(([x, a], i) => told.slice(i + 1).filter(([y, b]) => Math.abs(a.top - b.top) < 2"
+            " && a.right > b.left + 1 && b.right > a.left + 1).map(([y, b]) => x + ' | ' + y))})"
+        )
+        assert over == []

@@ -3,6 +3,7 @@ surpasses."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,9 @@ def front(result: Found) -> Figure | None:
             axes.plot(*zip(*others, strict=True), "o", color=INK, alpha=0.35, markersize=4, markeredgewidth=0)
         if best:
             axes.plot(*zip(*(point[:2] for point in best), strict=True), "D-", color=ARMS[1], markersize=5)
-        for across, up, number in best:
-            axes.annotate(str(number), (across, up), (4, 4), textcoords="offset points")
+        for point, same in itertools.groupby(best, key=lambda point: point[:2]):
+            numbers = ", ".join(str(number) for _, _, number in same)
+            axes.annotate(numbers, point, (4, 4), textcoords="offset points")
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
         _named(axes, y, x)

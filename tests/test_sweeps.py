@@ -89,11 +89,14 @@ def test_a_claim_is_looked_at_from_text_to_report(
     assert verdict["missing"] == []
     if claim.tune is not None:
         _tuned(claim, verdict, _report(said))
+    taught = False
     for arm in claim.arms:
         assert math.isfinite(verdict["scores"][arm]["0"])
         record = Store(store).find(verdict["runs"][arm]["0"])
         assert record is not None
         assert record.state == "done"
+        taught |= record.config["teacher"] is not None
+    assert ("Students beside their teachers" in _report(said).read_text()) == taught
     with pytest.raises(BadInput, match="decides nothing"):
         publish(Store(store), _report(said).parent, store / "results")
 
@@ -107,7 +110,7 @@ def _tuned(claim: Claim, verdict: dict, page: Path) -> None:
     assert not {*claim.tune.seeds} & {*claim.seeds}
     for arm, one in tuned.items():
         assert one["seeds"] == claim.tune.seeds
-        assert one["best"] == min(one["values"])
+        assert one["best"] == (min if claim.tune.direction == "minimize" else max)(one["values"])
         record = Store(page.parents[2]).find(verdict["runs"][arm]["0"])
         assert record is not None
         for line in one["overrides"]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.text import Text
 
-from lmab.lab import grouping, guard, plots, stats, tables
+from lmab.lab import grouping, guard, plots, stats, students, tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.plots import Row
 from lmab.lab.report import reproduced
@@ -122,6 +122,7 @@ def write(root: Path, compared: Compared, command: str) -> Paths:
                 "Learning curves",
                 figures=[] if compared.redefined else plots.learning(compared.groups, compared.metric),
             ),
+            Section("Students beside their teachers", tables=students.beside(compared.groups)),
             Section("Cost", tables=[tables.cost(compared.groups)]),
             Section("What the noise really did", tables=tables.noise(compared.groups)),
             Section("Data", tables=[tables.data(compared.groups)]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.text import Text
 
-from lmab.lab import findings, plots, tables
+from lmab.lab import findings, plots, students, tables
 from lmab.lab.page import Page, Section, console, folder
 from lmab.lab.plots import Row
 from lmab.lab.tables import Table
@@ -178,6 +178,7 @@ def _sections(
         ),
         tuned.section(found),
         Section("Learning curves", figures=[figures[name] for name in ("held-out", "training") if name in figures]),
+        Section("Students beside their teachers", tables=students.beside(groups)),
         Section("The paper's figures", tables=[paper] if paper else []),
         Section("Cost", tables=[tables.cost(groups)] if records else []),
         Section("What the noise really did", tables=tables.noise(groups)),

@@ -106,6 +106,8 @@ def _tuned(claim: Claim, verdict: dict, page: Path) -> None:
     tuned = verdict["tuned"]
     assert set(tuned) == set(claim.arms)
     assert {one["trials"] for one in tuned.values()} == {2}
+    (points,) = {tuple(map(tuple, one["points"])) for one in tuned.values()}  # the same for every arm
+    assert len({*points}) == 2
     assert claim.tune is not None
     assert not {*claim.tune.seeds} & {*claim.seeds}
     for arm, one in tuned.items():

@@ -49,12 +49,18 @@ class Measure:
     unit: str = "nats"
 
 
+# A handful of trials learns little from one another, and random ones leave holes (Bousquet et al. 2017, arXiv
+# 1706.03200).
+_SPREAD = {"_target_": "optuna.samplers.QMCSampler", "qmc_type": "halton", "scramble": True, "seed": 0}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tune:
     """How each arm is tuned before it is judged: all over the same space, with as many trials and the same sampler.
 
     params: key -> sweep, in Hydra's grammar. trials: of each arm. Both may be interpolations of the budget. seeds: of
-    every trial, none of them one that the arms are judged by. metric: of validation. sampler: a node with `_target_`.
+    every trial, none of them one that the arms are judged by. metric: of validation. sampler: a node with `_target_`;
+    where none is given, points that spread evenly, the same ones for each arm.
     """
 
     params: dict[str, Any]
@@ -62,7 +68,7 @@ class Tune:
     seeds: list[int]
     metric: str
     direction: Literal["minimize", "maximize"] = "minimize"
-    sampler: dict[str, Any] = field(default_factory=lambda: {"_target_": "optuna.samplers.TPESampler", "seed": 0})
+    sampler: dict[str, Any] = field(default_factory=lambda: {**_SPREAD})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,8 @@ def section(found: Mapping[str, Tuned]) -> Section:
     table = Table("Tuning", head, rows)
     seeds = ", ".join(map(str, plan.seeds))
     text = [
-        f"Every arm was tuned over the same space, with {plan.trials} trials and the same sampler and its seed, by "
+        f"Every arm was tuned over the same space, with {plan.trials} trials and the same sampler "
+        f"({plan.sampler['_target_'].rpartition('.')[2]}) and its seed, by "
         f"{plan.metrics[0]} on seed {seeds}, by which no arm is judged."
     ]
     drawn = figures.best_so_far({arm: one.found for arm, one in found.items()})
@@ -134,6 +135,7 @@ def told(found: Mapping[str, Tuned]) -> dict[str, Any]:
             "overrides": one.lines,
             "trials": len(one.found.trials),
             "best": one.found.best[0].values[0],
+            "points": [one.found.plan.space.lines(trial.params) for trial in one.found.trials],
             "values": [trial.values[0] if trial.values else None for trial in one.found.trials],
             "seeds": one.found.plan.seeds,
             "seconds": results.seconds(one.found),

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -161,9 +161,7 @@ def curves(title: str, groups: Groups, metric: str, blind: Sequence[float] = ())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.set_xlabel("step")
         axes.set_ylabel(metric)
-        longest = max(map(len, lines))
-        columns = max(1, min(len(lines), int(_WIDTH / (0.7 + 0.08 * longest))))  # inches: the line, and a letter
-        canvas.legend(loc="outside upper left", ncols=columns, handlelength=2.6)
+        legend(canvas, lines)
 
     caption = "Means over seeds; the band goes from the lowest seed to the highest."
     caption += " The dashed line is what a model without context loses." if blind else ""
@@ -206,6 +204,13 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
         axes.yaxis.set_major_locator(FixedLocator([g for g in grid if low / 1.1 <= g <= high * 1.1]))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.4g}"))
+
+
+def legend(canvas: Canvas, labels: Collection[str]) -> None:
+    """Above the axes, in as many columns as there is room for."""
+    longest = max(map(len, labels))
+    columns = max(1, min(len(labels), int(_WIDTH / (0.7 + 0.08 * longest))))  # inches: the line, and a letter
+    canvas.legend(loc="outside upper left", ncols=columns, handlelength=2.6)
 
 
 def figure(title: str, draw: Callable[[Canvas], None], height: float, caption: str) -> Figure:

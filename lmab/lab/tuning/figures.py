@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from lmab.lab import tables
-from lmab.lab.plots import ARMS, INK, Figure, figure
+from lmab.lab.plots import ARMS, INK, Figure, figure, legend
 from lmab.store import Store
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def best_so_far(results: Mapping[str, Found]) -> Figure | None:
             axes.step(ends, [*best.accumulate(values), best.reduce(values)], where="post", color=colour, label=name)
         _named(axes, "trial", plan.metrics[0])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(fontsize=8)
+        legend(canvas, results)
 
     caption = "A point is a trial; the line is the best so far."
     return figure(f"Tuning: best {plan.metrics[0]} over trials", draw, _HEIGHT, caption)

@@ -109,7 +109,9 @@ def planned(
     }
     if settings.study_name and (settings.study_name.startswith("/") or ".." in settings.study_name.split("/")):
         raise BadInput(f"hydra.sweeper.study_name={settings.study_name} leaves the store: give a name as in tune/lr.")
-    name = settings.study_name or f"{title}-{cache.key(question)[:8]}"
+    # One that is named may go on with another sampler; where the name follows from what is asked, that is a part of it.
+    asked = [question, settings.sampler, settings.pruner]
+    name = settings.study_name or f"{title}-{cache.key(asked)[:8]}"
     trials = settings.n_trials
     if where.finite and not settings.custom_search_space and _counts(settings.sampler):
         trials = min(trials, math.prod(len(axis.values or ()) for axis in where.axes))

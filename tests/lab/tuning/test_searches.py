@@ -340,3 +340,16 @@ def test_pages_in_a_browser(search: Line, looked_at: Callable[[Path, int], None]
     assert search(LR, DIM, "hydra.sweeper.n_trials=6", *both, "hydra.sweeper.study_name=t").returncode == 0
     (page,) = (tmp_path / "reports").glob("t-*/report.html")
     looked_at(page, 5)  # the front, a history of each metric, and the slices
+
+
+def test_a_study_without_a_name_is_one_of_its_sampler(search: Line, tmp_path: Path) -> None:
+    words = ["hydra.sweeper.study_name=null", "model.dim=choice(4,8)", "hydra.sweeper.n_trials=1"]
+    for sampler in ("qmc", "random", "qmc"):
+        assert search(*words, f"hydra/sweeper/sampler={sampler}").returncode == 0
+    assert len(list((tmp_path / "studies").iterdir())) == 2
+    # A name is its user's, who may go on by another way.
+    for count, sampler in enumerate(("qmc", "random"), start=1):
+        assert (
+            search(*words[1:2], f"hydra.sweeper.n_trials={count}", f"hydra/sweeper/sampler={sampler}").returncode == 0
+        )
+    assert len(trials(tmp_path)) == 2

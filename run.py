@@ -18,8 +18,10 @@ def main(cfg: DictConfig) -> object:
     from hydra.types import RunMode
 
     from lmab.lab.door import enter
+    from lmab.lab.orphans import end_with_parent
     from lmab.run import run
 
+    end_with_parent()
     inner = HydraConfig.get()
 
     if cfg.sweep and cfg.sweep.get("plan"):  # a worker of a study, which asks for its runs itself

@@ -45,7 +45,7 @@ def _objectives(record: Record) -> list[str]:
 
 def _held_out(name: str, taught: dict[str, list[Record]]) -> Table:
     rows = {
-        arm: [together(r.metrics.get(f"test/{name}_{quantity}") for r in records) for quantity in _SAID]
+        arm: [_mean([r.metrics.get(f"test/{name}_{quantity}") for r in records]) for quantity in _SAID]
         for arm, records in taught.items()
         if any(name in _objectives(record) for record in records)
     }
@@ -56,10 +56,10 @@ def _held_out(name: str, taught: dict[str, list[Record]]) -> Table:
         "without one was handed on. Divergence: from the teacher's answers to the student's, in nats. Easy ones: the "
         "half of which the teacher is surest."
     )
-    body = [
-        [arm, str(len(taught[arm])), *(NOTHING if values[i] is None else score(values[i]) for i in known)]
-        for arm, values in rows.items()
-    ]
+    body = []
+    for arm, values in rows.items():
+        cells = [NOTHING if value is None else score(value) for value in values]
+        body.append([arm, str(len(taught[arm])), *(cells[i] for i in known)])
     return Table(f"Students of {name}", ["arm", "n", *(heads[i] for i in known)], body, note)
 
 
@@ -75,7 +75,12 @@ def _sizes(taught: dict[str, list[Record]]) -> Table:
 
 
 def _cost(records: list[Record], key: str) -> float | None:
-    return together(record.cost.get(key) for record in records)
+    return _mean([record.cost.get(key) for record in records])
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Over all n seeds, or none."""
+    return None if None in values else together(values)
 
 
 def _ratio(theirs: float | None, mine: float | None) -> str:

@@ -52,6 +52,13 @@ def test_students_stand_beside_their_teachers() -> None:
     }
 
 
+def test_a_mean_is_over_all_seeds_or_none() -> None:
+    held_out, _ = beside({"arm": {0: record(0, gap_closed=0.5), 1: record(1)}})
+    row = dict(zip(held_out.head, held_out.rows[0], strict=True))
+    assert (row["n"], row["accuracy"]) == ("2", "0.8000")
+    assert "gap closed" not in row
+
+
 def test_each_objective_has_a_table() -> None:
     words = Record(
         signature="a" * 16,
